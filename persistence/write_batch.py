@@ -83,7 +83,8 @@ REVIEW_AGAIN: Final = (
     " WHERE (excluded.appealed_at IS NOT NULL AND reviews.appealed_at IS NULL)"
     " OR (excluded.cause = 'feedback' AND reviews.cause = 'feedback' AND reviews.state <> 'decided')"
 )
-"""How an append updates a review case that exists already, as in `sessions.model.reviews.appealed`."""
+"""How an append updates a review case that exists already: a first appeal opens a decided case again; a rating replaces
+the reason of one that is not decided."""
 
 
 class AppendWrite(Write):

@@ -12,18 +12,17 @@ the caller gets back:
             raise OutcomeUnknown(...)           # its answer was lost
         return result
 
-An effect is a plain function and atomic. An append is encoded once, to be refused where the other stores would.
+An effect is a plain function and atomic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
-from persistence.codec import PlainCodec
-from persistence.memory.database import MemoryDatabase
-from persistence.validation import check_key, check_text, closed
-from persistence.write_batch import AppendWrite
+from persistence.memory.database import MemoryDatabase, run_now
+from persistence.sqlite.journal import SqliteCalls
+from persistence.validation import closed
 from sessions.limits import Tally
 from sessions.model.journal_types import (
     Append,
@@ -37,8 +36,6 @@ from sessions.model.journal_types import (
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")
-
-_PLAIN: Final = PlainCodec()
 
 
 class Medium(Protocol):
@@ -75,60 +72,56 @@ class MemoryJournal:
     async def close(self) -> None:
         self._open = False
 
-    async def _call(self, call: str, key: SessionKey | None, effect: Callable[[], T]) -> T:
+    async def _call(
+        self, call: str, key: SessionKey | None, effect: Callable[[SqliteCalls], Coroutine[Any, Any, T]]
+    ) -> T:
         if not self._open:
             raise closed()
-        if key is not None:
-            check_key(key)
-        result: T = await self._medium(call, key, effect)
+        result: T = await self._medium(call, key, lambda: run_now(effect(self.database.journal)))
         return result
 
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
-        check_text(owner, new_epoch)
-        return await self._call(
-            "grant", key, lambda: self.database.grant(key, expected_fence, owner, new_epoch, now_ms)
-        )
+        about: dict[str, Any] = {"owner": owner, "new_epoch": new_epoch, "now_ms": now_ms}
+        return await self._call("grant", key, lambda to: to.grant(key, expected_fence=expected_fence, **about))
 
     async def append(self, append: Append) -> None:
-        AppendWrite(_PLAIN, append, sealer=self.database.sealer, bytes_max=self.database.write_bytes_max)
-        await self._call("append", append.key, lambda: self.database.append(append))
+        await self._call("append", append.key, lambda to: to.append(append))
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
-        return await self._call("load", key, lambda: self.database.load(key, now_ms))
+        return await self._call("load", key, lambda to: to.load(key, now_ms=now_ms))
 
     async def head(self, key: SessionKey) -> Head | None:
-        return await self._call("head", key, lambda: self.database.head(key))
+        return await self._call("head", key, lambda to: to.head(key))
 
     async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
-        return await self._call("read", key, lambda: self.database.read(key, after, limit, bytes_max))
+        return await self._call("read", key, lambda to: to.read(key, after=after, limit=limit, bytes_max=bytes_max))
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
-        check_text(principal_id, command_id)
-        return await self._call("find_command", key, lambda: self.database.find_command(key, principal_id, command_id))
+        return await self._call("find_command", key, lambda to: to.find_command(key, principal_id, command_id))
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
-        check_text(tenant, response_id)
-        return await self._call("find_response", None, lambda: self.database.find_response(tenant, response_id))
+        return await self._call("find_response", None, lambda to: to.find_response(tenant, response_id))
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
     ) -> list[Head]:
-        return await self._call("list_heads", None, lambda: self.database.list_heads(tenant, user, limit, after))
+        return await self._call(
+            "list_heads", None, lambda to: to.list_heads(tenant, user=user, limit=limit, after=after)
+        )
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
         """Counts sessions and bytes as `sessions.limits.Tallies` says."""
-        found = await self._call("tally", None, lambda: self.database.tally(tenant, user))
-        return found if stored else Tally(found.sessions, 0)
+        return await self._call("tally", None, lambda to: to.tally(tenant, user=user, stored=stored))
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
-        return await self._call("open_heads", None, lambda: self.database.open_heads(limit, after))
+        return await self._call("open_heads", None, lambda to: to.open_heads(limit=limit, after=after))
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
-        return await self._call("purgeable", None, lambda: self.database.purgeable(due, limit))
+        return await self._call("purgeable", None, lambda to: to.purgeable(due, limit=limit))
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
-        return await self._call("purge", None, lambda: self.database.purge(keys, due, commands_before, at))
+        return await self._call("purge", None, lambda to: to.purge(keys, due, commands_before=commands_before, at=at))

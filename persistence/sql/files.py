@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from persistence.codec import Codec, KeyDestroyed, file_row, unreadable, with_keys
-from persistence.sql.file_chunks import FileChunks
+from persistence.sql.file_chunks import FileChunks, SqlFileChunks
 from persistence.sql.script import Lock, Parameters, Query, Script, SqlDatabase, one_query
 from persistence.validation import check_text
 from sessions.model.errors import Internal, Unavailable
@@ -102,9 +102,10 @@ _decode: Final = msgspec.msgpack.Decoder(FileBody).decode
 
 
 class SqlFiles:
-    def __init__(self, database: SqlDatabase, chunks: FileChunks) -> None:
+    def __init__(self, database: SqlDatabase, chunks: FileChunks | None = None) -> None:
+        """`chunks` is where the bytes of files are stored; None: in the database."""
         self._database = database
-        self._chunks = chunks
+        self._chunks = chunks or SqlFileChunks(database)
         self._uploads: dict[BlobId, tuple[str, bytes]] = {}  # the end user and the data key of each upload in progress
 
     async def begin(self, tenant: TenantId, user: str | None, at: UnixMs) -> BlobId:

@@ -252,27 +252,8 @@ class SqliteDatabase:
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
         """Runs a script as one write of the group commit and returns its result; it has no time-out."""
-        return cast(
-            T, await self.submit(JobWrite(STORE_KEY, lambda connection: self._run_script(connection, script())))
-        )
-
-    def _run_script(self, connection: sqlite3.Connection, script: Script[T]) -> T | SessileError:
-        """Runs a script on the writer's thread. An error that the script raises is returned, to be raised for the
-        script's caller."""
-        rows: list[Any] = []
-        try:
-            step = next(script)
-            while True:
-                match step:
-                    case Query(text, values):
-                        rows = connection.execute(question_marks(text), values).fetchall()
-                    case Chain(entries):
-                        chain(connection, self.sealer, entries)
-                step = script.send(rows)
-        except StopIteration as done:
-            return cast(T, done.value)
-        except SessileError as error:
-            return error
+        write = JobWrite(STORE_KEY, lambda connection: run_script(connection, self.sealer, script()))
+        return cast(T, await self.submit(write))
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
         """Commits a batch in one transaction; returns the result or the error of each write."""
@@ -362,3 +343,22 @@ class SqliteDatabase:
 def question_marks(text: str) -> str:
     """Returns a statement with SQLite's placeholders (`?1`) in place of PostgreSQL's (`$1`)."""
     return re.sub(r"\$(\d+)", r"?\1", text)
+
+
+def run_script(connection: sqlite3.Connection, sealer: Sealer, script: Script[T]) -> T | SessileError:
+    """Runs a script in the open transaction. An error that the script raises is returned, to be raised for the script's
+    caller."""
+    rows: list[Any] = []
+    try:
+        step = next(script)
+        while True:
+            match step:
+                case Query(text, values):
+                    rows = connection.execute(question_marks(text), values).fetchall()
+                case Chain(entries):
+                    chain(connection, sealer, entries)
+            step = script.send(rows)
+    except StopIteration as done:
+        return cast(T, done.value)
+    except SessileError as error:
+        return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from persistence.sql.journal import SqlJournal
+from persistence.sql.journal import JournalDatabase, SqlJournal
 from persistence.sqlite import statements as sql
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.transaction import STORE_KEY, purge_commands_step, purge_step
@@ -14,12 +14,11 @@ from sessions.model.journal_types import Due, Head
 from sessions.model.types import Epoch, SessionKey, UnixMs
 
 
-class SqliteJournal(SqlJournal):
-    """The Journal port on SQLite; the port describes the contract."""
+class SqliteCalls(SqlJournal):
+    """The Journal port in SQLite's statements, on a file or in memory; the port describes the contract."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: JournalDatabase) -> None:
         super().__init__(database, sql)
-        self.database = database
 
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
@@ -35,7 +34,7 @@ class SqliteJournal(SqlJournal):
         returns those purged."""
         purged = []
         for key in keys:
-            step = purge_step(key, due, self.database.sealer, at)
+            step = purge_step(key, due, self._database.sealer, at)
             while (done := await self._submit(JobWrite(key, step))) is None:
                 pass
             if done:
@@ -43,3 +42,11 @@ class SqliteJournal(SqlJournal):
         while await self._submit(JobWrite(STORE_KEY, purge_commands_step(commands_before))):
             pass
         return purged
+
+
+class SqliteJournal(SqliteCalls):
+    """The Journal port on an SQLite file."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
+        self.database = database

@@ -89,12 +89,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def about(self) -> str:
         return self.category.partition("/")[0]
 
-    @property
-    def concerns_user(self) -> bool:
-        """Whether the user is informed of the decision: something was withheld from them, or they appealed. Mere flags
-        are not shown to users."""
-        return self.action != "flag" or self.appealed_at is not None
-
     def standing(self, now: int) -> CaseState:
         """Returns the state at `now`; a claim that has lapsed counts as open."""
         return "open" if self.state == "claimed" and self.claimed_until <= now else self.state
@@ -237,21 +231,6 @@ def appealable(findings: Sequence[Finding]) -> Finding | None:
     withheld."""
     acting = [finding for finding in reversed(findings) if finding.action in _GRAVEST]
     return min(acting, key=lambda finding: _GRAVEST[finding.action], default=None)
-
-
-def appealed(case: Case, appeal: Case) -> Case:
-    """Returns an existing case after it was appended again as `appeal`. A first appeal opens a decided case again; a
-    rating replaces the reason of one that is not decided."""
-    if appeal.cause == case.cause == FEEDBACK and case.state != "decided":
-        return msgspec.structs.replace(case, note=appeal.note)
-    if appeal.appealed_at is None or case.appealed_at is not None:
-        return case
-    return msgspec.structs.replace(
-        case,
-        appealed_at=appeal.appealed_at,
-        note=appeal.note,
-        state="open" if case.state == "decided" else case.state,
-    )
 
 
 # -- transitions --------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from sessions.model.audit import Audited
 from sessions.model.errors import SessileError
 from sessions.model.types import SCOPES, TenantId, UnixMs
 from tests.support.authorisation.world import World, a_world
+from tests.support.stores.tables import change_audit_row
 from transport.cli.audit import VerifyChain, format_audit, is_broken, run_on_server
 from transport.cli.settings import BadSetting
 
@@ -30,8 +31,7 @@ async def test_a_change_in_any_chain_is_seen_with_an_operators_key(world: World)
     assert {"", "acme", "beta", "gamma"} <= {each["tenant"] for each in whole} and not is_broken(command, whole)
     assert "(installation): 3 rows" in format_audit(command, whole)
 
-    stored = world.assembly.journal.database.audit_rows[TenantId("gamma")]
-    stored[1] = stored[1]._replace(at=UnixMs(5))
+    change_audit_row(world.assembly.journal.database, TenantId("gamma"), 2, "at", 5)
     broken = await run_on_server(command, operator)
     assert is_broken(command, broken) and "gamma: row 2 was changed" in format_audit(command, broken)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
+from persistence.sql.api_keys import SqlApiKeys
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.audit import Audited
 from sessions.model.commands import SessionCreate
@@ -154,7 +154,7 @@ async def test_an_operator_opens_a_new_tenant_with_its_first_key_and_no_second()
     clock, made = asyncio.get_running_loop().time, []
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
-        ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
+        ring = ApiKeyCache(SqlApiKeys(journal.database), now_ms=wall_ms, clock=clock)
         made.append(ring)
         return Authenticator({}, clock=clock, now_ms=wall_ms, ring=ring), ring
 
@@ -174,7 +174,7 @@ async def test_a_tenant_whose_conversations_are_not_listed_is_none_without_any(s
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
         clock = asyncio.get_running_loop().time
-        made.append(ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock))
+        made.append(ApiKeyCache(SqlApiKeys(journal.database), now_ms=wall_ms, clock=clock))
         return Authenticator({}, clock=clock, now_ms=wall_ms, ring=made[0]), made[0]
 
     async with assembled(admit=admit) as assembly, httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http:

@@ -354,7 +354,7 @@ async def test_signing_out_again_writes_nothing(world: SignInWorld) -> None:
 async def test_who_signs_in_and_out_for_ever_leaves_room_for_what_operators_revoke(
     world: SignInWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("persistence.memory.revocations", "transport.auth.revocation_cache"):
+    for module in ("persistence.sql.revocations", "transport.auth.revocation_cache"):
         monkeypatch.setattr(f"{module}.REVOCATIONS_MAX", 4, raising=False)
     async with world.browser() as http, world.browser() as other:
         await sign_in(other, world.page, "mallory")

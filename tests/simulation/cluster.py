@@ -24,6 +24,7 @@ from tests.simulation.oracle import prompt_of
 from tests.simulation.people import Person
 from tests.simulation.surroundings import LEASE_S
 from tests.simulation.world import World
+from tests.support.stores.tables import head_of, records_of
 
 LOST = SessionKey(BOB.tenant, SessionId("lost"))  # cannot be read, where the store can have such a one
 REST_S = 60.0  # virtual time until everything is at rest after all was mended
@@ -260,7 +261,7 @@ class Cluster(Members):
         for node in self.replicas.values():
             for actor in node.replica.runtime.actors:
                 account, live = self.books.account(actor.key), actor._machine.state
-                rules, head = account.rules, self.store.head(actor.key)
+                rules, head = account.rules, head_of(self.store, actor.key)
                 if head is None or actor.fence != head.fence or live.top != head.top or rules.info is None:
                     continue  # of somebody who has not learnt of its end; or a title is being written
                 state = begin(head, None)
@@ -293,7 +294,7 @@ class Cluster(Members):
 
     def _the_store_is_as_booked(self) -> None:
         for key, account in self.books.accounts.items():
-            stands = self.store.records(key)
+            stands = records_of(self.store, key)
             self.world.check(
                 len(stands) == len(account.records)
                 and all(a is b or a == b for a, b in zip(stands, account.records, strict=True)),

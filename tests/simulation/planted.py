@@ -20,8 +20,8 @@ import actors.hosting.recovery_gate
 import actors.hosting.runtime
 import actors.maintenance.sweeps
 import actors.routing.subscriptions
-import persistence.memory.database
 import persistence.sql.journal
+import persistence.sqlite.journal
 import sessions.actor.snapshots
 import sessions.machine.compaction
 import sessions.machine.machine
@@ -67,38 +67,40 @@ def planted(seeds: int, *bent_on: str, store: str = "memory") -> Callable[[Plant
 
 @planted(40, "isolate")
 def the_fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.database.MemoryDatabase.append
+    right = persistence.sqlite.journal.SqliteCalls.append
 
-    def append(self: Any, append: Append) -> None:
-        head = self.head(append.key)
-        right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
+    async def append(self: Any, append: Append) -> None:
+        head = await self.head(append.key)
+        await right(self, msgspec.structs.replace(append, fence=head.fence) if head is not None else append)
 
-    patch.setattr(persistence.memory.database.MemoryDatabase, "append", append)
+    patch.setattr(persistence.sqlite.journal.SqliteCalls, "append", append)
 
 
 @planted(20)
 def a_fence_is_given_twice(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.database.MemoryDatabase.grant
+    right = persistence.sqlite.journal.SqliteCalls.grant
 
-    def grant(self: Any, key: SessionKey, expected: int | None, *more: Any) -> Head:
-        head = right(self, key, expected, *more)
-        if expected is not None:
-            self._logs[key].head = head = msgspec.structs.replace(head, fence=head.fence - 1)
+    async def grant(self: Any, key: SessionKey, *, expected_fence: int | None, **more: Any) -> Head:
+        head = await right(self, key, expected_fence=expected_fence, **more)
+        if expected_fence is not None:
+            self._database.query("UPDATE heads SET fence = fence - 1 WHERE tenant = ?1 AND session = ?2", *key)
+            head = msgspec.structs.replace(head, fence=head.fence - 1)
         return head
 
-    patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
+    patch.setattr(persistence.sqlite.journal.SqliteCalls, "grant", grant)
 
 
 @planted(20)
 def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
-    right = persistence.memory.database.MemoryDatabase.grant
+    right = persistence.sqlite.journal.SqliteCalls.grant
 
-    def grant(self: Any, key: SessionKey, expected: int | None, owner: str, new_epoch: Any, now_ms: Any) -> Head:
-        head = right(self, key, expected, owner, new_epoch, now_ms)
-        self._logs[key].head = head = msgspec.structs.replace(head, epoch=new_epoch)
-        return head
+    async def grant(self: Any, key: SessionKey, *, new_epoch: Any, **more: Any) -> Head:
+        head = await right(self, key, new_epoch=new_epoch, **more)
+        epoch = "UPDATE heads SET epoch = ?3 WHERE tenant = ?1 AND session = ?2"
+        self._database.query(epoch, *key, new_epoch)
+        return msgspec.structs.replace(head, epoch=new_epoch)
 
-    patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
+    patch.setattr(persistence.sqlite.journal.SqliteCalls, "grant", grant)
 
 
 @planted(400, "pause_replica")

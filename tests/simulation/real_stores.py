@@ -10,18 +10,14 @@ import asyncio
 import inspect
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 from persistence.at_rest.codec import SealingCodec
 from persistence.memory.journal import MemoryJournal
-from sessions.limits import Tally
-from sessions.model.errors import SessileError
-from sessions.model.events import Record
-from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
-from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
+from sessions.model.types import SessionKey
 from sessions.ports import Journal
 from sessions.store import Store as StorePort
 from tests.simulation.books import Books
@@ -57,7 +53,6 @@ class RealStore(Store):
     def __init__(self, books: Books, kind: str, *, new_id: Callable[[], str]) -> None:
         super().__init__(books, new_id=new_id)
         self._thread, self._stack = LoopThread(), AsyncExitStack()
-        self._lost: set[SessionKey] = set()  # of which the books know nothing
         self._folder = tempfile.TemporaryDirectory()
 
         async def opened() -> StorePort:
@@ -69,6 +64,7 @@ class RealStore(Store):
         self._store = self._thread.run(opened())
         self._journal: Journal = self._store.journal
         self.incarnation = self._journal.incarnation
+        self.note(_View(self._store.journal, self._thread))
 
     def lose(self, key: SessionKey, user: str, model: str) -> bool:
         """Does as the base class says: it destroys the keys of the session's tenant."""
@@ -81,7 +77,7 @@ class RealStore(Store):
             await codec.keys.destroy(key.tenant)
 
         self._thread.run(lost())
-        self._lost.add(key)
+        self.lost.add(key)
         return True
 
     def close(self) -> None:
@@ -91,59 +87,6 @@ class RealStore(Store):
 
     def views(self, journal: MemoryJournal) -> Any:
         return _Views(journal, self._store, self._thread)
-
-    def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
-        grant = self._journal.grant(key, expected_fence=expected_fence, owner=owner, new_epoch=new_epoch, now_ms=now_ms)
-        head = self._thread.run(grant)
-        if key not in self._lost:
-            self.books.granted(self.writer, key, head)
-        return head
-
-    def append(self, append: Append) -> None:
-        try:
-            self._thread.run(self._journal.append(append))
-        except SessileError:
-            if append.key not in self._lost:
-                self.books.refused(self.writer, append)
-            raise
-        if append.key not in self._lost:
-            self.books.appended(self.writer, append)
-
-    def load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
-        return self._thread.run(self._journal.load(key, now_ms=now_ms))
-
-    def head(self, key: SessionKey) -> Head | None:
-        return self._thread.run(self._journal.head(key))
-
-    def read(self, key: SessionKey, after: int, limit: int, bytes_max: int) -> Page | None:
-        return self._thread.run(self._journal.read(key, after=after, limit=limit, bytes_max=bytes_max))
-
-    def records(self, key: SessionKey) -> list[Record]:
-        records: list[Record] = []
-        while (page := self.read(key, len(records), PAGE, PAGE_BYTES)) is not None and page.records:
-            records += page.records
-        return records
-
-    def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
-        return self._thread.run(self._journal.find_command(key, principal_id, command_id))
-
-    def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
-        return self._thread.run(self._journal.find_response(tenant, response_id))
-
-    def list_heads(self, tenant: TenantId, user: str | None, limit: int, after: SessionKey | None) -> list[Head]:
-        return self._thread.run(self._journal.list_heads(tenant, user=user, limit=limit, after=after))
-
-    def tally(self, tenant: TenantId, user: str | None) -> Tally:
-        return self._thread.run(self._store.tallies.tally(tenant, user=user, stored=True))
-
-    def open_heads(self, limit: int, after: SessionKey | None) -> list[Head]:
-        return self._thread.run(self._journal.open_heads(limit=limit, after=after))
-
-    def purgeable(self, due: Due, limit: int) -> list[SessionKey]:
-        return self._thread.run(self._journal.purgeable(due, limit=limit))
-
-    def purge(self, keys: Sequence[SessionKey], due: Due, commands_before: UnixMs, at: UnixMs) -> list[SessionKey]:
-        return self._thread.run(self._journal.purge(keys, due, commands_before=commands_before, at=at))
 
 
 class _Views:

@@ -19,9 +19,8 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
 from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
-from sessions.model.events import Record
-from sessions.model.journal_types import Append, Head, Page
-from sessions.model.types import Epoch, SessionKey, UnixMs
+from sessions.model.journal_types import Append, Head
+from sessions.model.types import SessionKey
 from sessions.ports import Claim, Owner
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
@@ -49,13 +48,47 @@ class Trouble(msgspec.Struct):
         )
 
 
+class NotedCalls:
+    """The calls of a journal. What is written is shown to the books, with who wrote it."""
+
+    def __init__(self, journal: Any, store: Store) -> None:
+        self._journal = journal
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def grant(self, key: SessionKey, **more: Any) -> Head:
+        head: Head = await self._journal.grant(key, **more)
+        if key not in self._store.lost:
+            self._store.books.granted(self._store.writer, key, head)
+        return head
+
+    async def append(self, append: Append) -> None:
+        books, writer, is_lost = self._store.books, self._store.writer, append.key in self._store.lost
+        try:
+            await self._journal.append(append)
+        except SessileError:
+            if not is_lost:
+                books.refused(writer, append)
+            raise
+        if not is_lost:
+            books.appended(writer, append)
+
+
 class Store(MemoryDatabase):
-    """The journal's rows. What is written is shown to the books, with who wrote it."""
+    """The tables of the cluster. `journal` shows the books what is written."""
 
     def __init__(self, books: Books, *, new_id: Callable[[], str]) -> None:
         super().__init__(new_id=new_id)
         self.books = books
         self.writer = ""
+        self.lost = set[SessionKey]()  # of which the books know nothing
+        self.note(self.journal)
+
+    def note(self, journal: Any) -> None:
+        """Takes a journal for that of the cluster."""
+        self.journal = NotedCalls(journal, self)  # type: ignore[assignment]
 
     def views(self, journal: MemoryJournal) -> MemoryStore:
         """Returns the store of a process with this way to the journal."""
@@ -67,30 +100,6 @@ class Store(MemoryDatabase):
 
     def close(self) -> None:
         """Frees what the store needs outside this process."""
-
-    def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
-        head = super().grant(key, expected_fence, owner, new_epoch, now_ms)
-        self.books.granted(self.writer, key, head)
-        return head
-
-    def append(self, append: Append) -> None:
-        try:
-            super().append(append)
-        except SessileError:
-            self.books.refused(self.writer, append)
-            raise
-        self.books.appended(self.writer, append)
-
-    def read(self, key: SessionKey, after: int, limit: int, bytes_max: int) -> Page | None:
-        """As in the base class, with sizes that are guessed: encoding every record would cost half of the run."""
-        log = self._logs.get(key)
-        if log is None:
-            return None
-        return Page(log.head, tuple(log.records[after : after + max(1, min(limit, bytes_max // 256))]))
-
-    def records(self, key: SessionKey) -> list[Record]:
-        log = self._logs.get(key)
-        return [] if log is None else log.records
 
 
 class Medium:

@@ -14,10 +14,14 @@ from openai.types.responses import Response
 from inference.simulated import SimulatedOptions
 from inference.tools.code.sandbox_pool import SandboxUnavailable, find_kind
 from persistence.memory.database import MemoryDatabase
+from persistence.sql.files import SqlFiles
+from sessions.model.knowledge.files import FileQuery
+from sessions.model.types import TenantId, UnixMs
 from tests.support.doors.code_runs import logs, run
 from tests.support.doors.openai_server import Serving, serving
 from tests.support.doors.tool_service import opened_tools
 from tests.support.sandbox.escapes_files import COSTLY, TAKEN_OUT, program
+from tests.support.stores.file_rows import content_of
 
 pytestmark = [pytest.mark.timeout(300)]
 SECRET = b"hidden-from-code-4711"
@@ -54,9 +58,17 @@ async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
         yield made
 
 
-def contents(server: Serving) -> list[bytes]:
-    """All that is stored, whether a file has it or not."""
-    return [b"".join(blob.chunks) for blob in server.journal.database.file_blobs.values()]
+async def contents(server: Serving) -> list[bytes]:
+    """The contents of all files."""
+    files = SqlFiles(server.journal.database)
+    found = await files.files(FileQuery(tenant=TenantId("local"), anybody=True), UnixMs(1))
+    return [await content_of(files, each) for each in found]
+
+
+def stored_bytes(server: Serving) -> int:
+    """How much is stored, whether a file has it or not."""
+    rows = server.journal.database.query("SELECT length(body) FROM file_chunks")
+    return sum(length - 16 for (length,) in rows)
 
 
 async def cited(done: Response) -> list[str]:
@@ -74,7 +86,7 @@ async def test_nothing_comes_out_that_was_not_in_the_folder(
     for name, code in TAKEN_OUT.items():
         done = await run(client, server, program(code, str(outside / "secret"), str(outside)))
         files = (await client.files.list()).data
-        assert not [content for content in contents(server) if SECRET in content], name
+        assert not [content for content in await contents(server) if SECRET in content], name
         assert not [file for file in files if not file.filename.isprintable() or "/" in file.filename], name
         assert len(await cited(done)) == len(files) and all(file.bytes <= 1 for file in files), (name, logs(done))
         for file in files:
@@ -88,11 +100,11 @@ async def test_nothing_costs_more_than_the_bounds(client: openai.AsyncOpenAI, se
         done = await run(client, server, program(code, "", ""))
         files = (await client.files.list()).data
         assert len(files) <= KEPT and sum(file.bytes for file in files) <= KEPT_BYTES, (name, logs(done))
-        assert sum(map(len, contents(server))) <= KEPT_BYTES and len(logs(done)) < 8_000, name
+        assert stored_bytes(server) <= KEPT_BYTES and len(logs(done)) < 8_000, name
         assert len(await cited(done)) == len(files), name
         for file in files:
             await client.files.delete(file.id)
-        server.journal.database.file_blobs.clear()
+        server.journal.database.query("DELETE FROM file_chunks")
     assert logs(await run(client, server, "1 + 1")) == "2", "the next one runs"
 
 

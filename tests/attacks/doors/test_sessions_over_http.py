@@ -16,6 +16,7 @@ from sessions.model.types import ALL_SCOPES, Principal, TenantId
 from testbed.wire_client import connected
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.push_world import PushWorld, a_push_world
+from tests.support.stores.tables import is_empty
 from transport.auth.authenticator import key_digest
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")
@@ -177,14 +178,14 @@ async def test_a_device_that_polls_has_read(world: PushWorld) -> None:
     for wait in ("&wait_ms=0", ""):
         session = await world.session()
         await world.ask(session)
-        assert world.server.journal.database.push_outbox
+        assert not is_empty(world.server.journal.database, "push_outbox")
         path = f"/v1/sessions/{session}/events?after=0{wait}"
         async with world.http.stream("GET", path, headers=by("ana")) as answer:
             async for line in answer.aiter_lines():
                 if "caught_up" in line:
                     break
         async with asyncio.timeout(60):
-            while world.server.journal.database.push_outbox:
+            while not is_empty(world.server.journal.database, "push_outbox"):
                 await world.http.get("/v1/me", headers=by("ana"))
     await world.relay.relay_batch()
     assert world.service.pushes == []

@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from persistence.sql.push import PushBody
 from sessions.model.push import SUBSCRIPTIONS_MAX, ApnsTarget, FcmTarget, WebPushTarget
 from testbed.server_process import ROOT
 from tests.support.doors.google_service import GoogleService
 from tests.support.doors.push_service import vapid_pem
 from tests.support.doors.push_world import ACME, ANA, BEN, PushWorld, a_push_world
+from tests.support.stores.tables import is_empty
 
 SUBSCRIPTIONS = "/v1/push/subscriptions"
 APPLE, GOOGLE = "0a" * 32, "c:APA91b" + "x" * 140
@@ -98,16 +100,16 @@ async def test_addresses_inside_and_tokens_that_are_none_are_refused_by_their_na
 
 async def test_an_address_that_came_in_before_it_was_refused_ends_no_relay(world: PushWorld) -> None:
     """As stored by an earlier release: such a port used to end the relay, and the process with it."""
-    subscriptions = world.server.journal.database.subscriptions
+    database = world.server.journal.database
     for first in range(0, len(ADDRESSES), SUBSCRIPTIONS_MAX):
         for number, endpoint in enumerate(ADDRESSES[first : first + SUBSCRIPTIONS_MAX]):
             keys = world.service.device(str(number))["keys"]
             made = await world.subscribe(str(number))
-            key = next(key for key in subscriptions if key[2] == made["id"])
-            subscriptions[key] = replace(subscriptions[key], target=WebPushTarget(endpoint=endpoint, **keys))
+            body = msgspec.json.encode(PushBody(WebPushTarget(endpoint=endpoint, **keys), "", None))
+            database.query("UPDATE push_subscriptions SET body = ?1 WHERE id = ?2", body, made["id"])
         await world.ask(await world.session())
         await world.relay.relay_batch()
-    assert world.service.requests == 0 and world.server.journal.database.push_outbox == {}
+    assert world.service.requests == 0 and is_empty(world.server.journal.database, "push_outbox")
     await world.subscribe("bens", BEN)
     await world.ask(await world.session(auth="s3cret-of-ben"), auth="s3cret-of-ben")
     await world.relay.relay_batch()
@@ -202,7 +204,7 @@ async def test_a_push_service_that_redirects_floods_or_lies_moves_nothing(world:
     await world.ask(await world.session())
     await world.relay.relay_batch()
     assert world.service.requests == 1 and world.service.pushes == [] and len(world.google.told) == 1
-    assert world.server.journal.database.push_outbox == {}
+    assert is_empty(world.server.journal.database, "push_outbox")
 
 
 async def test_subscriptions_have_an_end(world: PushWorld) -> None:

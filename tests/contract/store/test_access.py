@@ -128,8 +128,7 @@ async def test_what_ended_long_ago_is_forgotten_and_its_place_is_not_given_again
 async def test_there_are_not_more_keys_than_a_process_can_hold(
     keys: ApiKeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for driver in ("memory", "sql"):
-        monkeypatch.setattr(f"persistence.{driver}.api_keys.KEYS_MAX", 2)
+    monkeypatch.setattr("persistence.sql.api_keys.KEYS_MAX", 2)
     one, two, three = many(3)
     await keys.add(one)
     await keys.add(two)
@@ -179,8 +178,7 @@ async def test_a_revoked_share_is_removed_and_both_changes_are_audited(store: St
 async def test_the_shares_of_a_session_are_bounded(
     store: Store, shares: ShareStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("persistence.memory.shares", "persistence.sql.shares"):
-        monkeypatch.setattr(f"{module}.SHARES_MAX", 2)
+    monkeypatch.setattr("persistence.sql.shares.SHARES_MAX", 2)
     for session in ("s", "t"):
         await a_log(store.journal, session, 2)
     for name in ("a", "b"):
@@ -276,8 +274,7 @@ async def test_what_one_gateway_revoked_another_refuses_when_it_has_read(revocat
 
 
 async def test_revocations_are_bounded(revocations: RevocationStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("persistence.memory.revocations", "persistence.sql.revocations"):
-        monkeypatch.setattr(f"{module}.REVOCATIONS_MAX", 2)
+    monkeypatch.setattr("persistence.sql.revocations.REVOCATIONS_MAX", 2)
     for name in ("a", "b", "b"):
         await revocations.add(a_revocation(name))
     with pytest.raises(Limited):

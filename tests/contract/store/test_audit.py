@@ -8,7 +8,6 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from persistence.memory.store import MemoryStore
 from sessions.governance import audit_trim
 from sessions.governance.audit_trim import trim
 from sessions.governance.audit_verify import parse_anchor, verify
@@ -162,8 +161,6 @@ def _changed(row: AuditRow) -> list[AuditRow]:
 
 
 async def test_a_slip_cannot_change_a_row(store: Store, audit: AuditLog) -> None:
-    if isinstance(store, MemoryStore):
-        return
     await audit.record(ACME, [a_row(1)])
     for statement in ("UPDATE audit SET at = 0", "DELETE FROM audit"):
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the database says
@@ -179,8 +176,7 @@ async def test_every_change_of_every_byte_is_found(store: Store, audit: AuditLog
     for changed in middle:  # the check itself, over every byte
         found = await verify(Tampered(audit, [rows[0], changed, rows[2]]), ACME)
         assert not found.intact and found.first_broken == 2, changed
-    if not isinstance(store, MemoryStore):
-        await unlock(store)
+    await unlock(store)
     one, two, three = rows
     renumbered = two._replace(seq=1), one._replace(seq=2)
     tables: list[tuple[list[AuditRow], int]] = [
@@ -369,8 +365,6 @@ async def test_a_chain_that_is_broken_keeps_what_it_has(store: Store, audit: Aud
 
 
 async def test_a_slip_deletes_only_what_a_floor_lets_go(store: Store, audit: AuditLog) -> None:
-    if isinstance(store, MemoryStore):
-        return
     await audit.record(ACME, [a_row(n) for n in range(4)])
     await trim(audit, ACME, before=before(2), now=LATER)
     for statement in ("UPDATE audit SET at = 0", "DELETE FROM audit WHERE seq = 3"):

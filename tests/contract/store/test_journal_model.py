@@ -1,4 +1,4 @@
-"""Any history, played on every journal, reads the same everywhere: the memory journal is the model of the others.
+"""Any history, played on every journal, reads the same everywhere, and as `JournalModel` says.
 
 A history is a list of small operations on a few sessions of two tenants, many of them wrong on purpose: stale fences,
 wrong tops, ids that come again. Each outcome is compared, errors by their class, and at the end everything that can
@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from persistence.memory.store import MemoryStore
 from sessions.billing.metering import UsageQuery
 from sessions.model.errors import SessileError
 from sessions.model.journal_types import Append, Due, Snapshot
 from sessions.model.types import CommandId, Epoch, SessionId, SessionKey, TenantId, UnixMs
 from sessions.store import Store
+from tests.support.stores.journal_model import JournalModel
 from tests.support.stores.journals import KINDS, NOW, a_bed, a_command, a_usage, deltas, patch, purge
 
 BESIDE = (*("open", "closed", "command", "usage", "snapshot") * 3, "deleted", "unlisted")  # the last two end a story
@@ -62,8 +62,8 @@ ops = st.builds(
 class Player:
     """Plays a history on one journal and writes down what came of it."""
 
-    def __init__(self, store: Store, example: int) -> None:
-        self.journal, self.usage = store.journal, store.usage
+    def __init__(self, journal: Any, usage: Any, example: int) -> None:
+        self.journal, self.usage = journal, usage
         self.tenants = [TenantId(f"tenant-{example}-{n}") for n in range(2)]
         self.now = UnixMs(NOW)
 
@@ -157,9 +157,9 @@ class Player:
         return text.replace(self.journal.incarnation, "INCARNATION")
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "memory"])
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Store, Store]]:
-    """An event loop with the model and one of the others open on it, for all examples of a test."""
+@pytest.fixture(params=KINDS)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[asyncio.Runner, Store]]:
+    """An event loop with a store open on it, for all examples of a test."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 
@@ -169,9 +169,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
             stack.push_async_callback(store.close)
             return store
 
-        model = MemoryStore()
-        runner.run(model.open())
-        yield runner, model, runner.run(open_it())
+        yield runner, runner.run(open_it())
         runner.run(stack.aclose())
 
 
@@ -179,12 +177,13 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[async
     phases=PHASES, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(history=st.lists(ops, min_size=5, max_size=40))
-def test_every_journal_has_the_same_history(both: tuple[asyncio.Runner, Store, Store], history: list[Op]) -> None:
-    runner, model, other = both
+def test_every_journal_has_the_same_history(opened: tuple[asyncio.Runner, Store], history: list[Op]) -> None:
+    (runner, store), model = opened, JournalModel()
     example = next(_examples)
 
     async def play() -> tuple[list[object], list[object]]:
-        return await Player(model, example).play(history), await Player(other, example).play(history)
+        expected = await Player(model, model, example).play(history)
+        return expected, await Player(store.journal, store.usage, example).play(history)
 
     for number, (expected, found) in enumerate(zip(*runner.run(play()), strict=True)):
         if found != expected:  # a plain comparison of such long lists takes minutes to be shown

@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from persistence.memory import database as memory
 from persistence.postgres import purge as postgres_purge
 from persistence.sqlite import transaction as sqlite_transaction
 from sessions.billing.metering import UsageQuery
@@ -327,7 +326,7 @@ async def test_a_purge_that_is_cut_short_leaves_no_log_with_a_hole(
         raise Unavailable("journal_unavailable", "killed")
 
     with monkeypatch.context() as killed:
-        for module in (sqlite_transaction, postgres_purge, memory):
+        for module in (sqlite_transaction, postgres_purge):
             killed.setattr(module, "purged_row", cut)
         with pytest.raises(Unavailable):
             await purge(journal, due, commands_before=UnixMs(0), limit=9)

@@ -262,8 +262,7 @@ async def test_old_cases_are_let_go(journal: Journal, books: ReviewStore) -> Non
 async def test_a_flood_of_findings_pushes_out_findings_and_no_appeal(
     journal: Journal, books: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for driver in ("memory", "sql"):
-        monkeypatch.setattr(f"persistence.{driver}.reviews.CASES_MAX", 3)
+    monkeypatch.setattr("persistence.sql.reviews.CASES_MAX", 3)
     asked = a_case(finding=BLOCK, subject="asked", appeal="please")
     flood = [a_case(subject=f"f{n}", now=NOW + n) for n in range(6)]
     await put(journal, asked, *flood, a_case("s", tenant="beta"))
@@ -276,8 +275,7 @@ async def test_a_flood_of_findings_pushes_out_findings_and_no_appeal(
 async def test_a_flood_of_ratings_pushes_out_ratings_alone(
     journal: Journal, books: ReviewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for driver in ("memory", "sql"):
-        monkeypatch.setattr(f"persistence.{driver}.reviews.CASES_MAX", 2)
+    monkeypatch.setattr("persistence.sql.reviews.CASES_MAX", 2)
     found = a_case(subject="policy")
     subjects = [
         Subject(

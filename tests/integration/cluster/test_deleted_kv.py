@@ -64,5 +64,5 @@ async def test_what_is_purged_without_having_been_deleted_goes_from_everywhere()
             lane.hold()
         await made.replicas[target].replica.runtime.passivate(key)
         due = Due(deleted_before=NEVER, idle_before=UnixMs(INTEGER_MAX))
-        assert made.store.purge([key], due, NEVER, NEVER) == [key]
+        assert await made.store.journal.purge([key], due, commands_before=NEVER, at=NEVER) == [key]
         await until(lambda: not holders(made, key), limit_s=2 * made.replica_limits.sweeps.sweep_s)

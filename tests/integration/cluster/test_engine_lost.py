@@ -8,6 +8,7 @@ from sessions.model.events import ResponseFailed
 from sessions.model.request import request_of
 from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.cluster.steps import answering, migrations, now, simulated, text_of
+from tests.support.stores.tables import page_of
 from tests.support.virtual_time import virtual
 
 DIED = EngineLost("engine_lost", "The model's engine has died.")
@@ -86,7 +87,7 @@ async def test_a_session_that_keeps_killing_its_engine_is_given_up() -> None:
             engine.lose(DIED)
             engine.recover()
         await made.at_rest(key)
-        page = made.store.read(key, 0, 1000, 1 << 30)
+        page = page_of(made.store, key)
         assert page is not None
         failed = page.records[-1].event
         assert isinstance(failed, ResponseFailed) and failed.response.error is not None
@@ -121,6 +122,6 @@ async def test_a_death_counts_once_however_many_answers_of_a_session_it_ends() -
         engine.recover()
         await made.at_rest(key)
         assert migrations(made, key) == ["restart"]
-        page = made.store.read(key, 0, 10_000, 1 << 30)
+        page = page_of(made.store, key)
         assert page is not None
         assert not [record for record in page.records if isinstance(record.event, ResponseFailed)]

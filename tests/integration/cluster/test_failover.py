@@ -11,6 +11,7 @@ from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey
 from tests.support.cluster.harness import Cluster, advance, cluster, until, with_runtime
 from tests.support.cluster.steps import answering, migrations, now, text_of
+from tests.support.stores.tables import head_of
 from tests.support.virtual_time import outcome, virtual
 
 
@@ -48,14 +49,14 @@ async def test_stopped_for_ten_seconds_it_goes_on_elsewhere_and_the_sleeper_stay
         sleeper = made.replicas[made.owner(key)]
         stopped_at = now()
         sleeper.stop()
-        fence = made.store.head(key).fence  # type: ignore[union-attr]
+        fence = head_of(made.store, key).fence  # type: ignore[union-attr]
         await until(lambda: reader.told[-1][0] > stopped_at + 0.1)
         assert now() - stopped_at <= 3.0
         await advance(10.0 - (now() - stopped_at))
         told = len(reader.told)
         sleeper.wake()
         await until(lambda: sleeper.replica.runtime.actor(key) is None)
-        assert made.store.head(key).fence == fence + 1  # type: ignore[union-attr]
+        assert head_of(made.store, key).fence == fence + 1  # type: ignore[union-attr]
         await reader.reaches(await made.at_rest(key))
         assert len(reader.told) >= told
         assert migrations(made, key) == ["failover"]
@@ -68,15 +69,15 @@ async def test_an_answer_whose_replica_is_cut_off_goes_on_within_a_second() -> N
         await advance(1.0)  # links have measured how fast hosts answer
         key, reader = await answering(made, "g2", tokens=200)
         victim = made.replicas[made.owner(key)]
-        fence = made.store.head(key).fence  # type: ignore[union-attr]
+        fence = head_of(made.store, key).fence  # type: ignore[union-attr]
         victim.stop()
-        await until(lambda: made.store.head(key).fence == fence + 1)  # type: ignore[union-attr]
+        await until(lambda: head_of(made.store, key).fence == fence + 1)  # type: ignore[union-attr]
         await until(lambda: reader.told[-1][0] >= now() - 0.05)
         assert max(reader.gaps_s()) <= 1.0
         victim.wake()
         await reader.reaches(await made.at_rest(key))
         assert migrations(made, key) == ["failover"]
-        assert made.store.head(key).fence == fence + 1  # type: ignore[union-attr]
+        assert head_of(made.store, key).fence == fence + 1  # type: ignore[union-attr]
 
 
 @virtual
@@ -336,7 +337,7 @@ async def test_a_journal_restored_from_a_backup_gives_a_new_epoch_and_the_answer
         made.store.restore(backup)
         await until(lambda: reader.epoch not in ("", epoch), limit_s=30.0)
         await reader.reaches(await made.at_rest(key))
-        assert made.store.head(key).epoch == reader.epoch  # type: ignore[union-attr]
+        assert head_of(made.store, key).epoch == reader.epoch  # type: ignore[union-attr]
 
 
 @virtual
@@ -367,7 +368,7 @@ async def test_readers_of_a_session_whose_last_turn_was_lost_are_told_although_n
         await reader.reaches(await made.at_rest(key))
         made.store.restore(backup)
         await until(lambda: reader.epoch != epoch, limit_s=10.0)
-        assert made.store.head(key).epoch == reader.epoch  # type: ignore[union-attr]
+        assert head_of(made.store, key).epoch == reader.epoch  # type: ignore[union-attr]
         assert made.top(key) >= kept
 
 

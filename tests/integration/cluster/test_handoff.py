@@ -21,6 +21,7 @@ from sessions.model.types import SessionKey
 from tests.support.cluster.harness import ALICE, FAST, Cluster, ReplicaNode, advance, cluster, until
 from tests.support.cluster.steps import answering, member, migrations, now, other, simulated, text_of
 from tests.support.scripted import LOOK, Scripted
+from tests.support.stores.tables import page_of
 from tests.support.virtual_time import outcome, virtual
 
 LONG = "word " * 1000
@@ -149,7 +150,7 @@ async def test_a_command_that_comes_during_the_seal_is_answered_by_the_target() 
         assert actor is not None
         moving = asyncio.ensure_future(source.replica.handoff.hand_off(key, member(target)))
         await until(lambda: actor.phase.value == "sealed", step_s=0.0001)
-        page = made.store.read(key, 0, 1000, 1 << 30)
+        page = page_of(made.store, key)
         assert page is not None
         response = next(r.event.response_id for r in page.records if isinstance(r.event, ResponseCreated))
         ok = await gateway.cancel(key, response)
@@ -382,6 +383,6 @@ async def test_load_beyond_its_bound_goes_elsewhere() -> None:
             await made.at_rest(key)
         stats = [simulated(node).stats().counters["decoded_tokens"] for node in made.replicas.values()]
         assert min(stats) >= 0.5 * max(stats)
-        records = made.store.read(keys[0], 0, 10_000, 1 << 30)
+        records = page_of(made.store, keys[0])
         assert records is not None
         assert sum(isinstance(r.event, SessionMigrated) for r in records.records) <= 2

@@ -18,6 +18,7 @@ from sessions.model.request import request_of
 from sessions.model.types import CommandId, SessionId, SessionKey
 from sessions.routing.models_file import NO_POOLS, ModelPools, read_models
 from tests.support.cluster.harness import ALICE, FAST, Cluster, cluster, until
+from tests.support.stores.tables import head_of, page_of
 from tests.support.virtual_time import virtual
 
 HARD = "Refactor this and explain why it is safe:\n```python\ndef take(queue):\n    return queue.pop()\n```"
@@ -66,7 +67,7 @@ async def pools(file: FileInForce | None = None) -> AsyncIterator[Cluster]:
 
 
 def events(made: Cluster, key: SessionKey) -> list[ev.AnyEvent]:
-    page = made.store.read(key, 0, 100_000, 1 << 40)
+    page = page_of(made.store, key)
     assert page is not None
     return [record.event for record in page.records]
 
@@ -110,7 +111,7 @@ async def test_a_session_changes_its_model_between_turns_and_leaves_receipts() -
             ended[1].metadata[ROUTING_NOTE]
             == f"large from small: hard, score {hard['score']}, {hard['tokens']} tokens computed anew"
         )
-        head = made.store.head(key)
+        head = head_of(made.store, key)
         assert head is not None and head.model == "auto=small"
 
 
@@ -140,7 +141,7 @@ async def test_a_session_is_deleted_although_no_replica_serves_its_model(killed:
         lost = made.replicas["l1"]
         await (lost.kill() if killed else lost.end())
         await door.router.execute(request_of(ALICE, cm.SessionDelete(id=CommandId("d"), session=key.session)))
-        head = made.store.head(key)
+        head = head_of(made.store, key)
         assert head is not None and head.deleted_at is not None
         assert door.router.retries <= 2, "links broke, and nothing was waited for"
 
@@ -276,7 +277,7 @@ async def test_a_turn_that_names_another_model_takes_the_conversation_there_for_
         assert wrote(made, key)[-1] == "large", "it stays there"
         await turn(made, key, "large")
         assert (info(made, key).model, alias_of(info(made, key))) == ("large", "")
-        head = made.store.head(key)
+        head = head_of(made.store, key)
         assert head is not None and head.model == "large"
         await turn(made, key, "small")
         assert made.owner(key) == "s1" and wrote(made, key) == ["small", "large", "large", "large", "small"]

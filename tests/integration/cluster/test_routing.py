@@ -13,6 +13,7 @@ from sessions.model.reviews import Subject, case_of
 from sessions.model.types import CommandId
 from sessions.model.verdicts import Finding
 from tests.support.cluster.harness import Cluster, advance, cluster, until
+from tests.support.stores.tables import page_of
 from tests.support.virtual_time import virtual
 
 
@@ -64,7 +65,7 @@ async def test_what_a_reviewer_decided_is_told_by_whichever_gateway_and_replica_
         assert (await far.router.execute(request_of(principal, late))).noop
         again = msgspec.structs.replace(decided, outcome="upheld", decisions=2)
         assert not (await far.router.execute(request_of(*decision_notice(again)))).noop
-        records = made.store.read(key, 0, 100, 1 << 20)
+        records = page_of(made.store, key)
         assert records is not None
         told = [each.event.outcome for each in records.records if isinstance(each.event, ReviewDecided)]
         assert told == ["overturned", "upheld"]

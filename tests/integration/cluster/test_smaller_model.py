@@ -20,6 +20,7 @@ from sessions.model.generation import EngineInfo
 from sessions.model.types import ResponseId, SessionKey, TenantId
 from tests.support.cluster.harness import FAST, Cluster, cluster, with_runtime
 from tests.support.cluster.steps import answering, member, migrations, other, text_of
+from tests.support.stores.tables import head_of, page_of
 from tests.support.virtual_time import virtual
 from transport.ops.operator_api import member_shown
 
@@ -67,7 +68,7 @@ async def pairs(replicas: int = 2) -> AsyncIterator[tuple[Cluster, Late]]:
 
 def models(made: Cluster, key: SessionKey) -> list[tuple[str, str]]:
     """Of each response that began or ended: what, and by which model."""
-    page = made.store.read(key, 0, 100_000, 1 << 40)
+    page = page_of(made.store, key)
     assert page is not None
     kinds = ResponseCreated | ResponseCompleted | ResponseIncomplete
     events = [record.event for record in page.records if isinstance(record.event, kinds)]
@@ -142,7 +143,7 @@ async def test_when_it_is_over_the_model_goes_on_from_where_it_was() -> None:
         assert [model for _, model in models(made, key)] == ["simulated"] * 2 + [SMALL] * 2 + ["simulated"] * 2
         assert computed[0] > 500 and computed[1] == 0 and computed[2] < 100, "only what was said meanwhile"
         assert member_shown(member(made.replicas["r1"]))["smaller_model"] == SMALL, "as operators are shown"
-        head = made.store.head(key)
+        head = head_of(made.store, key)
         assert head is not None and head.model == "simulated", "the session's model is what it was"
 
 

@@ -23,10 +23,10 @@ from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.opening import open_added_tool_check
 from inference.tools.tool_set import ToolSet
 from inference.tools.tools_file import HttpTool
-from persistence.memory.added_tools import MemoryAddedTools
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
-from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTools, tools_conflict
+from persistence.sql.added_tools import SqlAddedTools
+from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTool, AddedTools, tools_conflict
 from sessions.model.audit import Audited, public
 from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.tool_records import ToolRecord
@@ -34,6 +34,7 @@ from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import LOOPBACK, ToolService, opened_tools, reply
 from tests.support.mcp.http_server import HttpMcp
 from tests.support.mcp.opened import until
+from tests.support.stores.journals import overwrite_added_tools
 from transport.auth.authenticator import key_digest
 from transport.http_api.routes import added_tools as routes
 
@@ -63,6 +64,10 @@ class World(NamedTuple):
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         answer = await self.http.request(method, path, json=body, headers=headers)
         return answer.status_code, answer.json()
+
+    async def added(self) -> tuple[AddedTool, ...]:
+        """The tools of the tenant, as they are stored."""
+        return (await SqlAddedTools(self.database).tools_of(LOCAL)).tools
 
     async def put(self, name: str, **table: Any) -> None:
         """Adds an HTTP tool, and waits until turns can call it as it is now."""
@@ -123,7 +128,7 @@ async def test_an_added_tool_is_called_and_its_header_is_seen_by_the_service_alo
     assert status == 200 and listed["data"] == [shown]
     (session,) = world.server.sessions
     rows = await world.server.gateway.store.audit.rows(LOCAL, after=0, limit=100)
-    said = [done.model_dump_json(), shown, listed, logs, world.server.log(session), rows, world.database.added_tools]
+    said = [done.model_dump_json(), shown, listed, logs, world.server.log(session), rows]
     prompts = [bytes(token for token in prompt if token < 256) for prompt in world.server.engine.prompts]
     assert SECRET not in repr(said) and not any(SECRET.encode() in prompt for prompt in prompts)
     (row,) = [public(row) for row in rows if public(row)["action"] == "tool.stored"]
@@ -212,7 +217,7 @@ async def test_the_file_has_precedence(world: World, service: ToolService) -> No
         status, said = await world.ask("PUT", f"/v1/{path}", {"url": "https://x.example/"})
         assert status == 409 and said["error"]["code"] == "tool_exists" and name in said["error"]["message"]
         assert said["error"]["param"] == ("server" if path.startswith("tool_servers") else "name")
-    assert [each.name for each in world.database.added_tools[LOCAL].tools] == ["other", "weather"]
+    assert [each.name for each in await world.added()] == ["other", "weather"]
 
 
 async def test_an_added_mcp_server_is_called_over_http(world: World, client: openai.AsyncOpenAI) -> None:
@@ -349,7 +354,7 @@ async def test_what_cannot_be_added_names_its_field_and_stores_nothing(world: Wo
     for path, body, param in UNFIT:
         status, said = await world.ask("PUT", f"/v1/{path}", body)
         assert status == 400 and said["error"]["param"] == param, said
-    assert world.database.added_tools == {}
+    assert await world.added() == ()
 
 
 @pytest.mark.parametrize(
@@ -401,7 +406,7 @@ async def test_no_change_is_lost(world: World) -> None:
     assert absent.status_code == 409
     puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(20)]
     assert {each.status_code for each in await asyncio.gather(*puts)} == {201}
-    assert len(world.database.added_tools[LOCAL].tools) == 22
+    assert len(await world.added()) == 22
 
 
 @pytest.mark.parametrize("name", ["own", "own__weather"])
@@ -421,9 +426,9 @@ async def test_a_tool_says_why_it_is_not_in_force(world: World) -> None:
     tables = {"local": "http://127.0.0.1/", "later": "https://x.example/"}
     for name, url in tables.items():
         assert (await world.ask("PUT", f"/v1/tools/{name}", {"url": url}))[0] == 201
-    (later, local) = world.database.added_tools[LOCAL].tools
+    (later, local) = await world.added()
     later = msgspec.structs.replace(later, table={**later.table, "colour": "red"})
-    world.database.added_tools[LOCAL] = AddedTools(tenant=LOCAL, version=9, tools=(later, local))
+    await SqlAddedTools(world.database).replace(AddedTools(tenant=LOCAL, version=2, tools=(later, local)))
     world.file.write_text("")
     await until(lambda: not world.rules.file.networks)
     refused, forbidden = [each["left_out"] for each in (await world.ask("GET", "/v1/tools"))[1]["data"]]
@@ -431,15 +436,15 @@ async def test_a_tool_says_why_it_is_not_in_force(world: World) -> None:
 
 
 async def test_a_change_goes_on_while_others_change_other_tools(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace, conflicts = MemoryAddedTools.replace, [12]
+    replace, conflicts = SqlAddedTools.replace, [12]
 
-    async def contended(store: MemoryAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
+    async def contended(store: SqlAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
         conflicts[0] -= 1
         if conflicts[0] >= 0:
             raise tools_conflict()
         return await replace(store, tools, audit)
 
-    monkeypatch.setattr(MemoryAddedTools, "replace", contended)
+    monkeypatch.setattr(SqlAddedTools, "replace", contended)
     monkeypatch.setattr(routes, "PAUSE_MAX_S", 0.001)
     body = {"url": "https://x.example/"}
     assert (await world.ask("PUT", "/v1/tools/weather", body))[0] == 201
@@ -451,9 +456,9 @@ async def test_a_change_goes_on_while_others_change_other_tools(world: World, mo
 async def test_changes_of_a_tenant_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred changes at once each had a copy of all tools in memory, and made another one for each that was faster:
     the process grew by a gigabyte."""
-    replace, changing, most = MemoryAddedTools.replace, 0, 0
+    replace, changing, most = SqlAddedTools.replace, 0, 0
 
-    async def replaced(store: MemoryAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
+    async def replaced(store: SqlAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
         nonlocal changing, most
         changing, most = changing + 1, max(most, changing + 1)
         for _ in range(20):
@@ -461,20 +466,20 @@ async def test_changes_of_a_tenant_take_turns(world: World, monkeypatch: pytest.
         changing -= 1
         return await replace(store, tools, audit)
 
-    monkeypatch.setattr(MemoryAddedTools, "replace", replaced)
+    monkeypatch.setattr(SqlAddedTools, "replace", replaced)
     puts = [world.ask("PUT", f"/v1/tools/t{n}", {"url": "https://x.example/"}) for n in range(20)]
     assert {status for status, _ in await asyncio.gather(*puts)} == {201}
     assert most == 1
 
 
 async def test_tools_that_cannot_be_read_are_replaced(world: World) -> None:
-    kept = world.database.added_tools
+    assert (await world.ask("PUT", "/v1/tools/old", {"url": "https://x.example/"}))[0] == 201
     for method, body, status in (("PUT", {"url": "https://x.example/"}, 201), ("DELETE", None, 200)):
-        kept[LOCAL] = AddedTools(tenant=LOCAL, version=7, readable=False)
+        await overwrite_added_tools(world.database)
         for path in ("/v1/tools/weather", "/v1/tools"):
             assert (await world.ask("GET", path))[0] == 500
         assert (await world.ask(method, "/v1/tools/weather", body))[0] == status
-        assert kept[LOCAL].readable and len(kept[LOCAL].tools) == (method == "PUT")
+        assert len(await world.added()) == (method == "PUT")
 
 
 async def test_a_tenant_adds_so_many(world: World) -> None:

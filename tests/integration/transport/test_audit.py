@@ -22,9 +22,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from inference.simulated import SimulatedOptions
-from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
+from persistence.sql.api_keys import SqlApiKeys
 from sessions.billing.prices import PriceBook, read_prices
 from sessions.model.api_keys import ApiKeyRequest
 from sessions.model.errors import BadInput
@@ -35,6 +35,7 @@ from sessions.tracing import trace_ids
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world, without
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
+from tests.support.stores.tables import change_audit_row, put_case
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.cli.commands import parse
@@ -51,7 +52,7 @@ async def running() -> AsyncIterator[tuple[Assembly, ApiKeyCache]]:
     clock = asyncio.get_running_loop().time
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
-        made.append(ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock))
+        made.append(ApiKeyCache(SqlApiKeys(journal.database), now_ms=wall_ms, clock=clock))
         return Authenticator({}, clock=clock, now_ms=wall_ms, ring=made[0]), made[0]
 
     async with assembled(admit=admit) as server:
@@ -134,8 +135,7 @@ async def test_pages_and_who_may_turn_them() -> None:
             kept = {"anchor": [verified["anchor"]]}
             assert (await boss.get("/v1/audit/verify", params=kept)).json()["intact"]
             assert (await boss.get("/v1/audit/verify", params={"anchor": "3:nonsense"})).status_code == 400
-            store = server.journal.database
-            store.audit_rows[first["tenant"]][0] = store.audit_rows[first["tenant"]][0]._replace(body=b"{}")
+            change_audit_row(server.journal.database, first["tenant"], 1, "body", b"{}")
             broken = (await boss.get("/v1/audit/verify")).json()
             assert not broken["intact"] and broken["first_broken"] == 1
         async with bearing(server, operator) as http:
@@ -210,7 +210,7 @@ async def test_who_decided_a_review_case_and_how_is_written_down_once() -> None:
         case = case_of(
             finding, Subject(key=key, name="x", direction="output", user="mary", offset=1, now=UnixMs(wall_ms()))
         )
-        server.journal.database.reviews[case.id] = case
+        put_case(server.journal.database, case)
         async with bearing(server, admin) as boss:
             body, once = {"outcome": "upheld", "note": "a word of its own"}, {"idempotency-key": "d1"}
             refused = await boss.post(f"/v1/reviews/{case.id}/decide", json=body)

@@ -27,6 +27,7 @@ from testbed.wire_client import connected
 from tests.support.doors import markers as mk
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.images.inline import InlineImages
+from tests.support.stores.tables import is_empty
 from transport.auth.authenticator import key_digest
 
 ACME = Principal(tenant=TenantId("acme"), key_id="k", role="service", scopes=ALL_SCOPES)
@@ -261,7 +262,7 @@ async def test_an_upload_that_is_too_large_is_refused_and_leaves_nothing(world: 
         "/v1/files", headers=ME, data={"purpose": "user_data"}, files={"file": ("a", b"x" * 1001)}
     )
     assert answer.status_code == 413 and answer.json()["error"]["code"] == "file_too_large"
-    assert not world.server.journal.database.files and not world.server.journal.database.file_blobs
+    assert is_empty(world.server.journal.database, "files", "file_blobs")
 
 
 async def test_files_that_hold_no_text_are_refused_with_their_place(world: World) -> None:

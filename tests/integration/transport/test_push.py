@@ -13,6 +13,7 @@ from testbed.wire_client import connected
 from tests.support.doors.assembly import assembled, wall_ms
 from tests.support.doors.google_service import failure
 from tests.support.doors.push_world import ACME, ANA, BEN, KEYS, SECRET_WORDS, PushWorld, a_push_world
+from tests.support.stores.tables import is_empty, usage_in
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def test_an_answer_that_nobody_reads_is_told_once_and_by_ids_alone(world: 
     for _ in range(2):
         await world.relay.relay_batch()
     (push,) = world.service.pushes
-    (((_, response),),) = [list(world.server.journal.database.usage_rows)]
+    (response,) = [row.response_id for row in usage_in(world.server.journal.database)]
     offset = push.said["offset"]
     assert push.device == "phone" and push.said == {
         "v": 1,
@@ -76,7 +77,7 @@ async def test_answers_of_one_session_are_one_push_the_newest(world: PushWorld) 
         await world.ask(session, count)
     await world.relay.relay_batch()
     (push,) = world.service.pushes
-    responses = [response for _, response in world.server.journal.database.usage_rows]
+    responses = [row.response_id for row in usage_in(world.server.journal.database)]
     assert push.said["response"] == responses[-1]
 
 
@@ -88,11 +89,11 @@ async def test_no_push_where_a_device_reads_or_has_read_by_then(world: PushWorld
         await wire.command("message.create", session=read, content="Hello.")
         await world.ended(read)
     await world.ask(late)
-    assert [key.session for key, _ in world.server.journal.database.push_outbox] == [late]
+    assert world.server.journal.database.query("SELECT session FROM push_outbox") == [(late,)]
     async with connected(world.server.ws, auth="s3cret-of-ana") as wire:
         await wire.command("subscribe", session=late, offset=0)
         async with asyncio.timeout(60):
-            while world.server.journal.database.push_outbox:
+            while not is_empty(world.server.journal.database, "push_outbox"):
                 await world.http.get("/v1/me", headers=ANA)
     await world.relay.relay_batch()
     assert world.service.pushes == []
@@ -106,15 +107,15 @@ async def test_a_device_that_is_gone_is_forgotten_and_one_that_is_busy_is_tried_
     await world.relay.relay_batch()
     assert world.service.requests == 2
     assert [address_of(each.target)[-4:] for each in await world.push.subscriptions(ACME.tenant, "ana")] == ["busy"]
-    ((due_at, row),) = world.server.journal.database.push_outbox.values()
-    assert row.attempts == 1 and due_at > wall_ms() + GRACE_MS + 60_000 + 5_000
+    ((due_at, attempts),) = world.server.journal.database.query("SELECT due_at, attempts FROM push_outbox")
+    assert attempts == 1 and due_at > wall_ms() + GRACE_MS + 60_000 + 5_000
     world.service.answer = lambda device: (201, {})
     await world.relay.relay_batch()
     assert world.service.pushes == [], "not before that"
     world.ahead_ms = 8_000
     await world.relay.relay_batch()
     assert [push.device for push in world.service.pushes] == ["busy"]
-    assert world.server.journal.database.push_outbox == {}
+    assert is_empty(world.server.journal.database, "push_outbox")
 
 
 async def test_what_a_device_may_subscribe_with(world: PushWorld) -> None:

@@ -22,9 +22,9 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from inference.simulated import SimulatedOptions
-from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.journal import MemoryJournal
-from persistence.memory.revocations import MemoryRevocations
+from persistence.sql.api_keys import SqlApiKeys
+from persistence.sql.revocations import SqlRevocations
 from sessions.model.api_keys import ApiKeyRequest, make_api_key
 from sessions.model.reviews import Subject, case_of
 from sessions.model.types import (
@@ -44,6 +44,7 @@ from sessions.public_addresses import AddressRules
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from tests.support.doors.push_service import vapid_key
+from tests.support.stores.tables import put_case
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.auth_throttle import AuthThrottle, AuthThrottleLimits
 from transport.auth.authenticator import Authenticator, Issuance, key_digest
@@ -103,7 +104,7 @@ class World:
         now = wall_ms()
         wanted = ApiKeyRequest(tenant="acme", user="ana", scopes=SCOPES[:4], expires_at=now - 1_800_000)
         key, written = make_api_key(wanted, secrets.token_bytes(40), now=UnixMs(now - 3_600_000))
-        await MemoryApiKeys(self.assembly.journal.database).add(key)
+        await SqlApiKeys(self.assembly.journal.database).add(key)
         await self.ring.refresh()
         return written
 
@@ -167,7 +168,7 @@ class World:
             key=key, name=response, direction="output", user="ana", offset=1, now=now, response_id=response
         )
         case = case_of(finding, answer, appeal=f"{self.canary} note")
-        self.assembly.journal.database.reviews[case.id] = case
+        put_case(self.assembly.journal.database, case)
         return case.id
 
     def token(self, *, key: ec.EllipticCurvePrivateKey | None = None, typ: Any = "JWT", **claims: Any) -> str:
@@ -233,8 +234,8 @@ async def _a_world(keys_file: Path) -> AsyncIterator[World]:
     await issuers.load()
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache]:
-        ring = ApiKeyCache(MemoryApiKeys(journal.database), now_ms=wall_ms, clock=clock)
-        revocations = RevocationCache(MemoryRevocations(journal.database), wall_ms, clock)
+        ring = ApiKeyCache(SqlApiKeys(journal.database), now_ms=wall_ms, clock=clock)
+        revocations = RevocationCache(SqlRevocations(journal.database), wall_ms, clock)
         made.append((ring, revocations))
         filed = Principal(tenant=TenantId("beta"), key_id="filed", user="eve", scopes=SCOPES)
         # How often an address may be wrong is another test's: here everybody is on one, and is wrong all the time.

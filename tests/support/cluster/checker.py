@@ -12,6 +12,7 @@ from collections import Counter
 from persistence.memory.database import MemoryDatabase
 from sessions.model.events import ItemCreated, Record, ResponseCreated, ResponseEvent
 from sessions.model.types import SessionKey
+from tests.support.stores.tables import head_of, page_of
 
 
 class Checker:
@@ -24,7 +25,7 @@ class Checker:
 
     def wrote(self, replica: str, call: str, key: SessionKey) -> None:
         """A replica's append or grant has just succeeded."""
-        head = self._store.head(key)
+        head = head_of(self._store, key)
         assert head is not None
         writer = self._writers.setdefault((key, head.fence), replica)
         assert writer == replica, f"{key}: {replica} wrote under the fence of {writer}"
@@ -33,7 +34,7 @@ class Checker:
 
     def shown(self, key: SessionKey, epoch: str, record: Record) -> None:
         """A reader was told of a record."""
-        page = self._store.read(key, record.offset - 1, 1, 1)
+        page = page_of(self._store, key, record.offset - 1, 1)
         assert page is not None and page.records, f"{key}: {record.offset} was shown before it was durable"
         durable = page.records[0]
         assert (durable.offset, durable.at, durable.event) == (record.offset, record.at, record.event)
@@ -43,12 +44,12 @@ class Checker:
     def final(self) -> None:
         keys = sorted({key for key, _, _ in self._shown} | set(self._fences))
         for key in keys:
-            page = self._store.read(key, 0, 1_000_000, 1 << 40)
+            page = page_of(self._store, key)
             if page is not None:
                 self._log(key, page.records)
         if not self.restored:
             for (key, _, offset), record in self._shown.items():
-                page = self._store.read(key, offset - 1, 1, 1)
+                page = page_of(self._store, key, offset - 1, 1)
                 assert page is not None and page.records[0].event == record.event
 
     def _log(self, key: SessionKey, records: tuple[Record, ...]) -> None:

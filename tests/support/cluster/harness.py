@@ -52,6 +52,7 @@ from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.checker import Checker
 from tests.support.cluster.memory_network import MemoryNetwork
+from tests.support.stores.tables import head_of
 from tests.support.virtual_time import advance, until
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
@@ -404,14 +405,14 @@ class Cluster:
         return holders[0] if len(holders) == 1 else ",".join(holders)
 
     def top(self, key: SessionKey) -> int:
-        head = self.store.head(key)
+        head = head_of(self.store, key)
         return 0 if head is None else head.top
 
     async def at_rest(self, key: SessionKey, *, limit_s: float = 120.0) -> int:
         """Waits until no turn of a session is open; returns its top."""
 
         def rests() -> bool:
-            head = self.store.head(key)
+            head = head_of(self.store, key)
             return head is not None and head.top > 0 and not head.open
 
         await until(rests, limit_s=limit_s)

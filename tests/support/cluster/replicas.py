@@ -50,6 +50,7 @@ from sessions.model.types import (
 from sessions.ports import FilterSet, Keys, Member, Published, ServerTools
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.result_cache import ResultCache
+from tests.support.stores.tables import head_of, page_of
 from tests.support.virtual_time import passed
 
 SESSION = SessionId("s1")
@@ -336,12 +337,12 @@ class Place:
     # -- what the journal holds ------------------------------------------------------------------------------------
 
     def head(self, key: SessionKey = KEY) -> Head:
-        head = self.store.head(key)
+        head = head_of(self.store, key)
         assert head is not None
         return head
 
     def records(self, key: SessionKey = KEY) -> list[ev.Record]:
-        page = self.store.read(key, 0, 1_000_000, 1 << 40)
+        page = page_of(self.store, key)
         return list(page.records) if page is not None else []
 
     def state(self, key: SessionKey = KEY) -> State:

@@ -11,6 +11,7 @@ from sessions.model.events import OutputTextDelta, SessionMigrated
 from sessions.model.types import SessionKey
 from sessions.ports import Member
 from tests.support.cluster.harness import Cluster, Reader, ReplicaNode, until
+from tests.support.stores.tables import page_of
 
 
 def now() -> float:
@@ -18,13 +19,13 @@ def now() -> float:
 
 
 def migrations(made: Cluster, key: SessionKey) -> list[str]:
-    page = made.store.read(key, 0, 100_000, 1 << 40)
+    page = page_of(made.store, key)
     assert page is not None
     return [record.event.cause for record in page.records if isinstance(record.event, SessionMigrated)]
 
 
 def text_of(made: Cluster, key: SessionKey) -> str:
-    page = made.store.read(key, 0, 100_000, 1 << 40)
+    page = page_of(made.store, key)
     assert page is not None
     return "".join(record.event.delta for record in page.records if isinstance(record.event, OutputTextDelta))
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from inference.tools.code.run_files import FilledFolder, FolderBounds, RunFiles
 from persistence.memory.database import MemoryDatabase
-from persistence.memory.files import MemoryFiles
+from persistence.sql.files import SqlFiles
 from sessions.machine.responses import OUTCOME_UNKNOWN
 from sessions.machine.scrubbing import files_line
 from sessions.machine.state import State, replay
@@ -27,6 +27,7 @@ from sessions.ports import Engine
 from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.harness import ALICE, Cluster, Power, ReplicaNode, advance, cluster, until
 from tests.support.scripted import Scripted
+from tests.support.stores.tables import head_of, records_of
 
 TRAVEL_S: Final = 0.003
 Fault = Literal["kill", "stop", "hand_off"]
@@ -49,7 +50,7 @@ class EffectService:
         return f"booked {request.arguments}"
 
 
-class FilesBehindPower(MemoryFiles):
+class FilesBehindPower(SqlFiles):
     """The files of a cluster, as one process reaches them."""
 
     def __init__(self, database: MemoryDatabase, power: Power) -> None:
@@ -181,7 +182,7 @@ async def turn_with_tools(
         files = tuple(file for item in given_back for file in (item.files if isinstance(item.files, tuple) else ()))
         whole = len(outputs) == calls
         sent_at = max(0, service.powers[owner.power.name] - begun)
-        stored = tuple(file_id for _, file_id in database.files)
+        stored = tuple(file_id for (file_id,) in database.query("SELECT id FROM files"))
         return Verdict(broke, sent_at, words, dict(service.effects), outputs, whole and not state.busy, files, stored)
 
 
@@ -206,12 +207,12 @@ async def _wake_later(owner: ReplicaNode) -> None:
 
 
 def _state(made: Cluster, key: SessionKey) -> State:
-    head = made.store.head(key)
+    head = head_of(made.store, key)
     assert head is not None
-    return replay(Loaded(head, None, tuple(made.store._logs[key].records), (), True))
+    return replay(Loaded(head, None, records_of(made.store, key), (), True))
 
 
 def _ended(made: Cluster, key: SessionKey) -> bool:
-    log = made.store._logs[key].records
+    log = records_of(made.store, key)
     ends = [each.event for each in log if isinstance(each.event, ev.ResponseCompleted | ev.ResponseIncomplete)]
     return bool(ends) and not _state(made, key).busy

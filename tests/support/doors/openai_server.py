@@ -29,6 +29,7 @@ from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import new_id, strict_clock
+from tests.support.stores.tables import keys_in, records_of, usage_in
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway, GatewayServices
 from transport.history_index import HistoryIndex
@@ -119,8 +120,7 @@ class Serving(NamedTuple):
 
     def log(self, session: str) -> Sequence[Record]:
         """The records of a session of the local tenant."""
-        (found,) = [log.records for key, log in self.journal.database._logs.items() if key.session == session]
-        return found
+        return records_of(self.journal.database, SessionKey(TenantId("local"), SessionId(session)))
 
     async def ended(self, session: str, tenant: str = "local") -> None:
         """Returns when no response of a session is being written."""
@@ -138,11 +138,11 @@ class Serving(NamedTuple):
 
     @property
     def sessions(self) -> list[str]:
-        return [key.session for key in self.journal.database._logs]
+        return [key.session for key in keys_in(self.journal.database)]
 
     @property
     def usage(self) -> int:
-        return len(self.journal.database.usage_rows)
+        return len(usage_in(self.journal.database))
 
 
 @asynccontextmanager

@@ -11,10 +11,10 @@ import httpx
 
 from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
-from persistence.memory.push import MemoryPush
+from persistence.sql.push import SqlPush
 from sessions.metrics import Metrics
 from sessions.model.push import GRACE_MS
-from sessions.model.types import ALL_SCOPES, Principal, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import ALL_SCOPES, Principal, TenantId, UnixMs
 from sessions.public_addresses import AddressRules
 from testbed.wire_client import connected
 from tests.support.doors.apple_service import APP, KEY_ID, TEAM, AppleService
@@ -55,7 +55,7 @@ class PushWorld:
     def __init__(self, server: Assembly, http: httpx.AsyncClient, services: Services, relay: PushRelay) -> None:
         self.server, self.http, self.relay = server, http, relay
         self.service, self.apple, self.google = services
-        self.push = MemoryPush(server.journal.database)
+        self.push = SqlPush(server.journal.database)
         self.ahead_ms = 0  # of the relay's clock
 
     async def subscribe(self, name: str = "phone", headers: dict[str, str] = ANA, **more: Any) -> dict[str, Any]:
@@ -76,9 +76,9 @@ class PushWorld:
 
     async def ended(self, session: str, count: int = 1) -> None:
         """Waits until so many of a session's answers have ended."""
-        key = SessionKey(ACME.tenant, SessionId(session))
+        of_session = "SELECT count(*) FROM usage WHERE session = ?1"
         async with asyncio.timeout(60):
-            while len([each for each in self.server.journal.database.usage_rows if each[0] == key]) < count:
+            while self.server.journal.database.query(of_session, session)[0][0] < count:
                 await self.http.get("/v1/me", headers=ANA)
 
     async def ask(self, session: str, count: int = 1, auth: str = "s3cret-of-ana", **more: Any) -> None:

@@ -12,7 +12,7 @@ import httpx
 from persistence.at_rest.server_keys import MemoryServerKeys
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
-from persistence.memory.revocations import MemoryRevocations
+from persistence.sql.revocations import SqlRevocations
 from sessions.model.types import SCOPES, Principal, TenantId, UnixMs
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from tests.support.listening_sockets import free_ports
@@ -90,7 +90,7 @@ async def a_sign_in_world(
         made: list[tuple[Authenticator, RevocationCache]] = []
 
         def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache | None]:
-            revocations = RevocationCache(MemoryRevocations(journal.database), clock.now_ms, loop_time)
+            revocations = RevocationCache(SqlRevocations(journal.database), clock.now_ms, loop_time)
             throttle = AuthThrottle(clock=loop_time, limits=AuthThrottleLimits(failures=failures))
             access = Authenticator(
                 {key_digest(KEY): OPERATOR},

@@ -30,7 +30,7 @@ async def bodies(audit: AuditLog, tenant: TenantId = ACME) -> list[dict[str, Any
 async def sql(store: Store, statement: str, *values: Any) -> None:
     """Runs a statement as somebody with a connection of their own to the database would. `?` marks the values."""
     match store:
-        case SqliteStore():
+        case SqliteStore() | MemoryStore():
             await store.database.submit(
                 JobWrite(STORE_KEY, lambda connection: connection.execute(statement, values) and None)
             )
@@ -44,7 +44,7 @@ async def sql(store: Store, statement: str, *values: Any) -> None:
 async def unlock(store: Store) -> None:
     """What keeps rows from being changed by a slip is no hindrance to whoever means to."""
     match store:
-        case SqliteStore():
+        case SqliteStore() | MemoryStore():
             await sql(store, "DROP TRIGGER audit_is_not_changed")
             await sql(store, "DROP TRIGGER audit_is_not_deleted")
         case PostgresStore():
@@ -54,9 +54,6 @@ async def unlock(store: Store) -> None:
 
 async def put_back(store: Store, rows: list[AuditRow]) -> None:
     """The table of a tenant as given."""
-    if isinstance(store, MemoryStore):
-        store.database.audit_rows[ACME] = list(rows)
-        return
     await sql(store, "DELETE FROM audit")
     for row in rows:
         await sql(store, "INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
@@ -64,11 +61,6 @@ async def put_back(store: Store, rows: list[AuditRow]) -> None:
 
 async def put_floor(store: Store, floor: AuditFloor | None) -> None:
     """The floor of a tenant as given."""
-    if isinstance(store, MemoryStore):
-        store.database.audit_floors.pop(ACME, None)
-        if floor is not None:
-            store.database.audit_floors[ACME] = floor
-        return
     await sql(store, "DELETE FROM audit_floors")
     if floor is not None:
         await sql(store, "INSERT INTO audit_floors VALUES (?, ?, ?, ?, ?, ?)", ACME, *floor)

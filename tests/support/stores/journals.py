@@ -70,7 +70,7 @@ class Bed(Protocol):
 class MemoryBed:
     def __init__(self) -> None:
         self.database = MemoryDatabase()
-        self._kept: MemoryDatabase | None = None
+        self._kept: Any = None
 
     async def open(self, limits: GroupLimits | None = None) -> Store:
         self.database.write_bytes_max = (limits or GroupLimits()).write_bytes_max

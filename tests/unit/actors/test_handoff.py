@@ -24,8 +24,8 @@ from actors.handoff.target import HandoffTarget
 from actors.handoff.target_gate import TargetGate
 from actors.peer import frames as pf
 from inference.simulated import SimulatedEngine
-from persistence.memory.audit import MemoryAudit
 from persistence.memory.journal import MemoryJournal
+from persistence.sql.audit import SqlAudit
 from sessions.actor.actor import Phase
 from sessions.actor.model_router import ModelSwitchPlan
 from sessions.model import events as ev
@@ -36,13 +36,14 @@ from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId, pac
 from sessions.ports import View
 from tests.support.cluster.harness import FAST, Cluster, cluster, until
 from tests.support.cluster.steps import all_met, answering, other, planner_of
+from tests.support.stores.tables import audit_rows_of, head_of
 from tests.support.virtual_time import advance, settled, virtual
 
 
 async def drain_of(made: Cluster, name: str, **limits: float) -> Drain:
     journal = MemoryJournal(made.store, medium=made._medium)
     await journal.open()
-    return Drain(planner_of(made, name), made.clock, limits=DrainLimits(**limits), audit=MemoryAudit(journal.database))  # type: ignore[arg-type]
+    return Drain(planner_of(made, name), made.clock, limits=DrainLimits(**limits), audit=SqlAudit(journal.database))  # type: ignore[arg-type]
 
 
 @virtual
@@ -55,10 +56,10 @@ async def test_an_open_answer_is_handed_off_and_what_is_idle_without_kv_is_parke
         await drain.drain(lambda *counts: reports.append(counts), by="operator eve")
         assert reports[-1][2] == 0 and drain.handed_off >= 1
         assert made.owner(key) not in ("", name) and made.replicas[name].replica.runtime.draining
-        (row,) = [each for each in made.store.audit_rows[INSTALLATION] if b"replica.draining" in each.body]
+        (row,) = [each for each in audit_rows_of(made.store, INSTALLATION) if b"replica.draining" in each.body]
         assert b"eve" in row.body
         await drain.drain(lambda *_: None, by=BY_SIGNAL)
-        assert len(made.store.audit_rows[INSTALLATION]) == 1, "draining twice is one drain"
+        assert len(audit_rows_of(made.store, INSTALLATION)) == 1, "draining twice is one drain"
 
 
 @virtual
@@ -67,7 +68,7 @@ async def test_what_is_left_when_the_time_is_over_is_parked_with_its_answer_open
         key, _ = await answering(made, tokens=5_000)
         drain = await drain_of(made, "r1", drain_s=1.0)
         await drain.drain(lambda *_: None, by=BY_SIGNAL)
-        head = made.store.head(key)
+        head = head_of(made.store, key)
         assert head is not None and head.open and drain.parked == 1
 
 
@@ -93,11 +94,11 @@ async def test_a_drain_is_taken_back_and_the_replica_serves_again() -> None:
         drain = await drain_of(made, name)
         runtime = made.replicas[name].replica.runtime
         await drain.undrain(by="operator eve")
-        assert INSTALLATION not in made.store.audit_rows, "nothing was draining"
+        assert not audit_rows_of(made.store, INSTALLATION), "nothing was draining"
         await drain.drain(lambda *_: None, by="operator eve")
         await drain.undrain(by="operator eve")
         assert not runtime.draining
-        assert [b"replica.undrained" in each.body for each in made.store.audit_rows[INSTALLATION]] == [False, True]
+        assert [b"replica.undrained" in each.body for each in audit_rows_of(made.store, INSTALLATION)] == [False, True]
         await drain.drain(lambda *_: None, by=BY_SIGNAL)
         with pytest.raises(Unavailable, match="start it again"):
             await drain.undrain(by="operator eve")
@@ -490,11 +491,11 @@ async def test_nothing_is_claimed_for_a_hand_off_that_was_not_reserved() -> None
         one = await made.gateways["g1"].create("one")
         owner = made.replicas["r1"].replica.runtime.ownership.owner(one)
         assert owner is not None
-        fence = made.store.head(one).fence  # type: ignore[union-attr]
+        fence = head_of(made.store, one).fence  # type: ignore[union-attr]
         target = Target(made)
-        target.open_session.receive(pf.Sealed(5, owner, made.store.head(one).epoch, 1))  # type: ignore[union-attr]
+        target.open_session.receive(pf.Sealed(5, owner, head_of(made.store, one).epoch, 1))  # type: ignore[union-attr]
         await settled()
-        assert target.said == [] and made.store.head(one).fence == fence  # type: ignore[union-attr]
+        assert target.said == [] and head_of(made.store, one).fence == fence  # type: ignore[union-attr]
 
 
 @virtual

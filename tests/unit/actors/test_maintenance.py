@@ -19,9 +19,9 @@ from actors.maintenance.kv_cleanup import PAGE, KVCleanup
 from actors.peer.frames import Measure
 from inference.simulated import SimulatedOptions
 from persistence.keys import MemoryKeyStore
-from persistence.memory.audit import MemoryAudit
-from persistence.memory.end_users import MemoryEndUsers
-from persistence.memory.usage import MemoryUsage
+from persistence.memory.store import MemoryStore
+from persistence.sql.audit import SqlAudit
+from persistence.sql.usage import SqlUsage
 from sessions.billing.metering import UsageQuery
 from sessions.governance import retention
 from sessions.governance.audit_verify import verify
@@ -38,6 +38,7 @@ from tests.support.cluster.harness import cluster, until
 from tests.support.cluster.replicas import KEY, Place, Replica
 from tests.support.cluster.steps import answering
 from tests.support.cluster.sweeps import sweeps_of
+from tests.support.stores.tables import head_of, lose_record, put_case, usage_in
 from tests.support.virtual_time import advance, settled, virtual
 
 LOCAL = TenantId("local")
@@ -86,7 +87,9 @@ def an_eraser(replica: Replica, keys: MemoryKeyStore, stumbling: Stumbling | Non
     def before(inner: Any) -> Any:
         return inner if stumbling is None else stumbling.before(inner)
 
-    store = SimpleNamespace(journal=before(replica.journal), end_users=before(MemoryEndUsers(replica.journal.database)))
+    store = SimpleNamespace(
+        journal=before(replica.journal), end_users=before(MemoryStore(replica.journal.database).end_users)
+    )
     stores = Stores(store, before(replica.directory), before(keys))
     return Eraser(before(replica.runtime), stores, before(replica.engine), replica.place.clock)
 
@@ -109,26 +112,27 @@ async def request_erasure(place: Place, replica: Replica, user: str = "mary") ->
     at = place.now_ms()
     row = Audited(action="user.erasure_asked", at=at, by=LOCAL_PRINCIPAL, user=user)
     erasure = Erasure(tenant=LOCAL, user=user, asked_at=at, asked_by="boss")
-    return await MemoryEndUsers(replica.journal.database).request_erasure(erasure, row)
+    return await MemoryStore(replica.journal.database).end_users.request_erasure(erasure, row)
 
 
 async def check_erased(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
     for key in (OPEN, ENDED, GONE, BEGINNINGS):
-        assert place.store.head(key) is None and replica.engine.place(key).tokens == 0
+        assert head_of(place.store, key) is None and replica.engine.place(key).tokens == 0
         assert keys._keys.get(key) is None, "its key is destroyed"
-    assert place.store.head(OTHERS) is not None and keys._keys.get(OTHERS) is not None
+    assert head_of(place.store, OTHERS) is not None and keys._keys.get(OTHERS) is not None
     assert replica.engine.place(OTHERS).tokens > 0
-    rows = await MemoryUsage(replica.journal.database).entries(UsageQuery(tenant=LOCAL), after=0, limit=99)
+    rows = await SqlUsage(replica.journal.database).entries(UsageQuery(tenant=LOCAL), after=0, limit=99)
     assert len(rows) == 4, "bills outlive people"
     assert sorted(str(each.row.principal.user) for each in rows) == ["None", "None", "None", "ben"]
-    assert "mary" not in repr(place.store.usage_rows) and "mary" not in repr(place.store.erasures)
-    log = MemoryAudit(replica.journal.database)
+    assert "mary" not in repr(usage_in(place.store))
+    assert "mary" not in repr(place.store.query("SELECT end_user FROM erasures"))
+    log = SqlAudit(replica.journal.database)
     told = [public(row) for row in await log.rows(LOCAL, after=0, limit=99)]
     actions = [row["action"] for row in told]
     assert actions.count("user.erased") == 1 and actions.count("session.purged") == 3
     assert actions.count("session.deleted") == 3 and "mary" not in str(told)
     assert (await verify(log, LOCAL)).intact
-    done = await MemoryEndUsers(replica.journal.database).find(LOCAL, "mary")
+    done = await MemoryStore(replica.journal.database).end_users.find(LOCAL, "mary")
     assert done is not None and done.done_at is not None
 
 
@@ -201,10 +205,10 @@ async def test_every_live_replica_does_its_part() -> None:
         await two.do(cm.SessionCreate(id=place.name(), session=theirs.session), MARY)
         await request_erasure(place, one)
         here, there = an_eraser(one, keys), an_eraser(two, keys)
-        assert await here.sweep() == 0 and place.store.head(theirs) is not None
+        assert await here.sweep() == 0 and head_of(place.store, theirs) is not None
         assert place.head(theirs).deleted_at is None, "it is the other's to delete"
         assert await there.sweep() == 0 and await here.sweep() == 1
-        assert place.store.head(theirs) is None
+        assert head_of(place.store, theirs) is None
         await check_erased_of_two(place, one, keys)
 
 
@@ -220,15 +224,16 @@ def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str,
             await populated(place, replica, keys)
             for user in ("mary", "ben"):
                 await request_erasure(place, replica, user)
+                await advance(1.0)
             with pytest.MonkeyPatch.context() as patch:
                 done = failing(patch, replica, keys, part, failure)
                 assert await an_eraser(replica, keys).sweep() == 1
                 assert done, "others of hers were seen to after the one that failed"
-            assert place.store.head(OTHERS) is None and place.store.head(OPEN) is not None
-            mary = await MemoryEndUsers(replica.journal.database).find(LOCAL, "mary")
+            assert head_of(place.store, OTHERS) is None and head_of(place.store, OPEN) is not None
+            mary = await MemoryStore(replica.journal.database).end_users.find(LOCAL, "mary")
             assert mary is not None and mary.done_at is None
             assert await an_eraser(replica, keys).sweep() == 1
-            assert all(place.store.head(key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
+            assert all(head_of(place.store, key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
 
     run()
 
@@ -282,15 +287,15 @@ async def test_what_was_deleted_while_the_others_were_purged_is_let_go_of_until_
         monkeypatch.setattr(keys, "destroy", destroyed)
         eraser = an_eraser(replica, keys)
         assert await eraser.sweep() == 0 and keys._keys.get(later) is not None
-        assert place.store.head(later) is not None, "its rows say that there is a key to destroy"
+        assert head_of(place.store, later) is not None, "its rows say that there is a key to destroy"
         assert await eraser.sweep() == 1
-        assert keys._keys.get(later) is None and place.store.head(later) is None
+        assert keys._keys.get(later) is None and head_of(place.store, later) is None
 
 
 async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
     for key in (OPEN, ENDED, GONE):
-        assert place.store.head(key) is None and keys._keys.get(key) is None
-    assert place.store.head(OTHERS) is not None
+        assert head_of(place.store, key) is None and keys._keys.get(key) is None
+    assert head_of(place.store, OTHERS) is not None
 
 
 @virtual
@@ -375,7 +380,7 @@ async def test_the_periodic_purge_trims_each_chain_as_its_retention_says(monkeyp
     monkeypatch.setattr(retention, "HOUR_MS", int(UNIT_S * 1000))
     async with Place() as place:
         replica = await place.replica()
-        audit = MemoryAudit(replica.journal.database)
+        audit = SqlAudit(replica.journal.database)
         sweeps = sweeps_of(replica, retention=SAID, sweep_s=UNIT_S / 2, purge_every_s=UNIT_S)
         chains = (INSTALLATION, ACME, BETA, GAMMA)
         for chain in chains:
@@ -427,7 +432,7 @@ def decided(place: Place, key: SessionKey, at: int) -> ReviewId:
         decisions=1,
         told=False,
     )
-    place.store.reviews[case.id] = case
+    put_case(place.store, case)
     return case.id
 
 
@@ -445,14 +450,14 @@ def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble
                     await first.do(said)
             first.crash()
             await advance(LEASE_S)
-            bad, good = (decided(place, key, at) for at, key in enumerate(keys, 1))
+            _, good = (decided(place, key, at) for at, key in enumerate(keys, 1))
             heir = await place.replica("r2")
             if trouble == "unfolded":
-                del place.store._logs[keys[0]].records[2]
+                lose_record(place.store, keys[0], 3)
             else:
                 heir.faults.next("grant", "refused")
             assert await sweeps_of(heir).deliver_reviews() == 1
-            assert place.store.reviews[good].told and not place.store.reviews[bad].told
+            assert place.store.query("SELECT id FROM reviews WHERE told = 1") == [(good,)]
             assert isinstance(place.records(keys[1])[-1].event, ev.ReviewDecided)
 
     run()
@@ -539,8 +544,9 @@ async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None
         await an_eraser(replica, keys).sweep()
         await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("new")), MARY)
         assert await an_eraser(replica, keys).sweep() == 0
-        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
+        assert head_of(place.store, SessionKey(LOCAL, SessionId("new"))) is not None
+        await advance(1.0)
         again = await request_erasure(place, replica)
         assert again.asked_at >= first.asked_at and again.done_at is None, "a new erasure of what came later"
         assert await an_eraser(replica, keys).sweep() == 1
-        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is None
+        assert head_of(place.store, SessionKey(LOCAL, SessionId("new"))) is None

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from persistence.memory.audit import MemoryAudit
 from persistence.memory.database import MemoryDatabase
-from persistence.memory.files import MemoryFiles
 from persistence.memory.journal import MemoryJournal
+from persistence.sql.audit import SqlAudit
+from persistence.sql.files import SqlFiles
 from sessions.billing.metering import UsageEntry, UsageQuery
 from sessions.governance.audit_verify import AuditVerification, AuditVerifier, is_trim, parse_anchor
 from sessions.governance.end_user_data import KeptForUsers, export_user_data
@@ -165,7 +165,7 @@ class World(AuditChain):
         return [row for row in self.stored if row.seq > after and row.about in about][:limit]
 
 
-class CountedUploads(MemoryFiles):
+class CountedUploads(SqlFiles):
     """One file of hers."""
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ def test_the_audit_log_is_kept_for_ever_unless_said_and_goes_by_whole_hours() ->
 async def test_without_a_file_the_settings_say_it() -> None:
     journal = MemoryJournal()
     await journal.open()
-    audit = MemoryAudit(journal.database)
+    audit = SqlAudit(journal.database)
 
     def kept(audit_days: float) -> float | None:
         file = RetentionFile("", deleted_days=3, audit_days=audit_days, audit=audit, now_ms=lambda: RETENTION_NOW)
@@ -291,7 +291,7 @@ async def test_a_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Pa
     path.write_text("[tenants.acme]\naudit_texts = true")
     journal = MemoryJournal()
     await journal.open()
-    audit = MemoryAudit(journal.database)
+    audit = SqlAudit(journal.database)
     file = RetentionFile(str(path), deleted_days=30, audit=audit, now_ms=lambda: RETENTION_NOW)
     assert audit.sealer.texts(ACME) and not audit.sealer.texts(TenantId("beta"))
     assert not await file.watcher.look()

@@ -19,6 +19,7 @@ from sessions.model.events import Record, SessionCreated, SessionInfo
 from sessions.model.journal_types import Append, Head
 from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Member, Owner
+from tests.support.stores.tables import head_of
 from tests.support.virtual_time import VirtualLoop, advance, virtual
 
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
@@ -88,14 +89,14 @@ class World:
 
     @property
     def head(self) -> Head | None:
-        return self.journal.head(KEY)
+        return head_of(self.journal, KEY)
 
-    def written(self) -> None:
+    async def written(self) -> None:
         """The session has a log."""
         head = self.head
         assert head is not None
         event = SessionCreated(info=SessionInfo(model="m", created_at=UnixMs(1)))
-        self.journal.append(
+        await self.journal.journal.append(
             Append(key=KEY, fence=head.fence, top=0, records=(Record(1, UnixMs(1), event),), at=UnixMs(1))
         )
 
@@ -132,7 +133,9 @@ async def test_a_fence_that_moved_meanwhile_is_read_again() -> None:
     world = World()
     first = await world.replica("r1")
     stale = await first.acquire(KEY, None)
-    world.journal.grant(KEY, stale.head.fence, "somebody/else", Epoch("e"), UnixMs(1))
+    await world.journal.journal.grant(
+        KEY, expected_fence=stale.head.fence, owner="somebody/else", new_epoch=Epoch("e"), now_ms=UnixMs(1)
+    )
     first.drop(KEY)
     taken = await first.acquire(KEY, stale.head)
     assert taken.head.fence == 3
@@ -143,7 +146,7 @@ async def test_without_the_directory_anothers_session_is_left_alone_unless_it_wa
     world = World()
     first, second = await world.replica("r1", faulty=False), await world.replica("r2")
     taken = await first.acquire(KEY, None)
-    world.written()
+    await world.written()
     world.faults.before["claim"] = [AWAY, AWAY, AWAY]
     with pytest.raises(Unavailable):
         await second.acquire(KEY, world.head)
@@ -253,7 +256,7 @@ async def left_behind(world: World) -> Head:
     """Another replica had the session, wrote in it and let it go."""
     second = await world.replica("r2", faulty=False)
     taken = await second.acquire(KEY, None)
-    world.written()
+    await world.written()
     second.drop(KEY)
     await second.release(KEY, taken.owner)
     assert world.head is not None
@@ -296,7 +299,7 @@ async def test_an_entry_of_our_own_past_does_not_stand_against_us() -> None:
     world = World()
     first = await world.replica("r1")
     old = await first.acquire(KEY, None)
-    world.written()
+    await world.written()
     world.faults.before["release"] = [AWAY]
     await first.release(KEY, first.drop(KEY))
     world.faults.before["claim"] = [AWAY]
@@ -313,7 +316,7 @@ async def test_every_entry_that_could_not_be_given_back_is_remembered() -> None:
     world = World()
     first = await world.replica("r1")
     await first.acquire(KEY, None)
-    world.written()
+    await world.written()
     world.faults.before["release"] = [AWAY, AWAY]
     await first.release(KEY, first.drop(KEY))
     world.faults.before["claim"] = [AWAY]
@@ -329,7 +332,7 @@ async def test_a_session_that_leaves_while_it_is_claimed_again_leaves_no_entry()
     world = World()
     first = await world.replica("r1")
     await first.acquire(KEY, None)
-    world.written()
+    await world.written()
     owner = world.directory.locate(KEY, now=0.0)
     assert owner is not None
     world.directory.release(KEY, owner)

@@ -16,13 +16,14 @@ from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, Usage
 from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
 from tests.support.cluster.sweeps import sweeps_of
+from tests.support.stores.tables import usage_in
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
 
 
 def usage_rows(place: Place) -> list[UsageRow]:
-    return list(place.store.usage_rows.values())
+    return usage_in(place.store)
 
 
 @virtual

@@ -12,6 +12,7 @@ import pytest
 
 from actors.hosting.runtime import Moved, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from persistence.memory.database import run_now
 from sessions.actor.actor import Phase
 from sessions.actor.actor_context import ActorLimits
 from sessions.machine.state import replay
@@ -23,6 +24,7 @@ from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionK
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of
+from tests.support.stores.tables import lose_record, usage_in
 from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
 
 QUESTION = "where is the river"
@@ -96,7 +98,7 @@ def test_an_append_that_fails_changes_nothing_for_anybody(fault: Fault, number: 
             assert reader.records == place.records(), "each record was shown once"
             assert reader.text(answer.response_id) == await undisturbed()
             assert await replica.do(asked) == answer
-            assert len(place.store.usage_rows) == 1
+            assert len(usage_in(place.store)) == 1
             check_log(place, answer.response_id)
 
     run(scenario())
@@ -251,8 +253,8 @@ def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) -> Non
             check_log(place, response_id)
             assert text_of(place.records(), response_id) == await undisturbed()
             assert old.records == place.records()[: len(old.records)], "delivered tokens never change"
-            (row,) = place.store.usage_rows.values()
-            assert row.principal == LOCAL_PRINCIPAL
+            (row,) = usage_in(place.store)
+            assert (row.principal.key_id, row.principal.role) == (LOCAL_PRINCIPAL.key_id, LOCAL_PRINCIPAL.role)
             whole = len(list(await heir.engine.tokenizer.text(await undisturbed())))
             assert row.usage.output_tokens <= whole + 8, "what was made twice is not billed twice"
 
@@ -368,7 +370,7 @@ async def test_a_session_comes_back_to_an_old_owner_that_never_heard_of_its_loss
 
 
 def loaded_now(place: Place) -> Loaded:
-    loaded = place.store.load(KEY, UnixMs(0))
+    loaded = run_now(place.store.journal.load(KEY, now_ms=UnixMs(0)))
     assert loaded is not None
     return loaded
 
@@ -472,8 +474,7 @@ async def test_one_session_that_cannot_be_loaded_does_not_keep_others_from_recov
             await first.do(cm.MessageCreate(id=place.name(), session=name, content=QUESTION))
         first.crash()
         await advance(7.0)
-        damaged = place.store._logs[SessionKey(TenantId("local"), names[0])]
-        del damaged.records[2]
+        lose_record(place.store, SessionKey(TenantId("local"), names[0]), 3)
         heir = await place.replica("r2")
         sweeps, unreadable = sweeps_of(heir), SessionKey(TenantId("local"), names[0])
         await sweeps.recover()

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
 from persistence.keys import MemoryKeyStore
+from persistence.memory.database import run_now
 from sessions.actor.actor import Actor
 from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model import commands as cm
@@ -25,6 +26,7 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Fault, Place, Reader, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.output_text import Redactor
+from tests.support.stores.tables import head_of
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
 
@@ -226,9 +228,9 @@ async def test_a_key_whose_destruction_failed_is_destroyed_at_the_next_purge() -
         sweeps = sweeps_of(replica, keys, deleted_days=100 / 86_400)
         await advance(101.0)
         assert await sweeps.purge() == 0
-        assert place.store.head(KEY) is not None, "its rows say that there is a key to destroy"
+        assert head_of(place.store, KEY) is not None, "its rows say that there is a key to destroy"
         assert await sweeps.purge() == 1
-        assert await keys.find(KEY, data_key.id) is None and place.store.head(KEY) is None
+        assert await keys.find(KEY, data_key.id) is None and head_of(place.store, KEY) is None
 
 
 DELETED = [SessionKey(TenantId(tenant), SessionId("s1")) for tenant in ("acme", "beta")]
@@ -257,10 +259,10 @@ async def test_no_key_outlives_the_rows_of_its_session(number: int, fault: Fault
         retention = Retention(default=kept, tenants={"acme": kept})
         replica.faults.next("purge", *[done] * number, fault)
         assert isinstance(await outcome(sweeps_of(replica, keys, retention=retention).purge()), Unavailable)
-        left = [key for key in DELETED if place.store.head(key) is None and key in keys._keys]
+        left = [key for key in DELETED if head_of(place.store, key) is None and key in keys._keys]
         assert left == [], "nobody would ever look for these keys again"
         await sweeps_of(replica, keys, retention=retention).purge()
-        assert not any(place.store.head(key) for key in DELETED) and not keys._keys
+        assert not any(head_of(place.store, key) for key in DELETED) and not keys._keys
 
 
 @virtual
@@ -273,12 +275,12 @@ async def test_a_purge_that_is_cut_short_behind_a_key_goes_on_at_the_next() -> N
         replica.faults.next("purge", lambda: stuck)
         purging = asyncio.create_task(sweeps_of(replica, keys, deleted_days=0.0).purge())
         await settled()
-        assert not keys._keys and all(place.store.head(key) for key in DELETED), "between the keys and the rows"
+        assert not keys._keys and all(head_of(place.store, key) for key in DELETED), "between the keys and the rows"
         purging.cancel()
         await asyncio.wait([purging])
         assert await sweeps_of(replica, keys, deleted_days=0.0).purge() == 2
-        assert not any(place.store.head(key) for key in DELETED)
-        purged = [b'"session.purged"' in row.body for rows in place.store.audit_rows.values() for row in rows]
+        assert not any(head_of(place.store, key) for key in DELETED)
+        purged = [b'"session.purged"' in body for (body,) in place.store.query("SELECT body FROM audit")]
         assert sum(purged) == 2, "each is written down once"
 
 
@@ -350,7 +352,7 @@ async def test_nothing_is_written_beside_the_snapshot_of_a_session_that_leaves()
         assert not again.done() and scene.replica.runtime.actor(KEY) is scene.actor, "both wait for the same end"
         await asyncio.gather(leaving, again)
         assert scene.num_appends == appends and scene.place.head().open
-        loaded = scene.place.store.load(KEY, UnixMs(0))
+        loaded = run_now(scene.place.store.journal.load(KEY, now_ms=UnixMs(0)))
         assert loaded is not None and loaded.snapshot is not None
 
 

@@ -22,6 +22,7 @@ from sessions.model.types import ContextPolicy, InputFile, InputText, ItemId, Re
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
+from tests.support.stores.tables import usage_in
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 WINDOW = 1_456  # bytes are tokens here: 1,200 for prompts, compacted at 1,020, down to 600
@@ -114,8 +115,8 @@ async def test_a_full_conversation_is_summarised_between_turns_and_its_new_head_
         assert request.priority == PRIORITY
         answered = engine.requests[2]
         assert list(request.prompt[: len(answered.prompt)]) == list(answered.prompt)  # whose KV is there
-        assert {row.response_id for row in place.store.usage_rows.values()} >= {third.response_id}
-        assert len(place.store.usage_rows) == 3  # nobody is billed for it
+        assert {row.response_id for row in usage_in(place.store)} >= {third.response_id}
+        assert len(usage_in(place.store)) == 3  # nobody is billed for it
         (head,) = engine.warmed
         assert len(head) + len(engine.tokenizer.answer_opening) == compacted.tokens_after
         await turn(replica, reader, "and now?")
@@ -413,7 +414,7 @@ async def test_the_model_names_a_session_after_its_first_answer() -> None:
         answer = await replica.say("how do I bake bread")
         await reader.sees(lambda record: isinstance(record.event, ev.SessionUpdated))
         assert named(place) == ["How to bake bread"] and place.head().title == "How to bake bread"
-        assert [row.response_id for row in place.store.usage_rows.values()] == [answer.response_id]  # nobody pays
+        assert [row.response_id for row in usage_in(place.store)] == [answer.response_id]  # nobody pays
         first, title = engine.requests
         assert title.priority == TITLE_PRIORITY and title.max_tokens <= 24 and title.key == first.key
         assert list(title.prompt[: len(first.prompt)]) == list(first.prompt)  # whose KV is there

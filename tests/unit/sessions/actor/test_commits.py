@@ -16,6 +16,7 @@ from actors.handoff.drain import BY_SIGNAL, Drain
 from actors.handoff.planner import HandoffPlanner
 from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
+from persistence.memory.database import run_now
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.input_pipeline import prepare_input
 from sessions.actor.mailbox import ActorStopped, error_for_sender
@@ -55,6 +56,7 @@ from tests.support.cluster.replicas import Place, Reader, Replica
 from tests.support.engines.sampling_fields import each_field
 from tests.support.machine.ledger_fixture import Desk, info
 from tests.support.machine.machine_fixture import KEY, SESSION, Ground
+from tests.support.stores.tables import audit_rows_of, usage_in
 from tests.support.virtual_time import advance, outcome, passed, virtual
 
 ID = CommandId("c")
@@ -225,13 +227,13 @@ async def test_a_session_whose_snapshot_is_too_large_goes_on_without(monkeypatch
             await turn(replica, reader, LONG)
         first = replica.runtime.actor(PLACE_KEY)
         assert reader.records == place.records() and first is not None
-        loaded = place.store.load(PLACE_KEY, place.now_ms())
+        loaded = run_now(place.store.journal.load(PLACE_KEY, now_ms=place.now_ms()))
         assert loaded is not None and (loaded.snapshot is None or loaded.snapshot.offset < place.head().top)
         refused = [offset for offset in tried if loaded.snapshot is None or offset > loaded.snapshot.offset]
         assert replica.runtime.metrics.snapshots_left_out.total == len(refused)
         gaps = [later - before for before, later in itertools.pairwise(refused)]
         assert len(refused) >= 2 and gaps == sorted(gaps) and gaps[-1] >= 32, "each time it waits for longer"
-        assert len(place.store.usage_rows) == 12
+        assert len(usage_in(place.store)) == 12
         first.leaves_soon()
         before = len(tried)
         await turn(replica, reader, "and the sea")
@@ -307,7 +309,7 @@ async def test_a_drain_parks_idle_sessions_a_few_at_a_time() -> None:
 
 
 def verdicts(place: Place) -> list[object]:
-    return [row for row in place.store.audit_rows.get(TenantId("local"), []) if b'"verdict"' in row.body]
+    return [row for row in audit_rows_of(place.store, TenantId("local")) if b'"verdict"' in row.body]
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "applied"])

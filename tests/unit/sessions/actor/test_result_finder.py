@@ -167,13 +167,13 @@ class RefusesWords:
 
 def counted_appends(place: Place) -> list[int]:
     """How many records each append has from now on."""
-    counted, append = list[int](), place.store.append
+    counted, append = list[int](), place.store.journal.append
 
-    def counting(given: Append) -> None:
-        append(given)
+    async def counting(given: Append) -> None:
+        await append(given)
         counted.append(len(given.records))
 
-    place.store.append = counting  # type: ignore[method-assign, assignment]
+    place.store.journal.append = counting  # type: ignore[method-assign, assignment]
     return counted
 
 

@@ -317,7 +317,9 @@ async def test_a_program_of_a_release_that_ran_them_ends_as_unknown_and_its_turn
             ev.Record(head.top + 1, head.updated_at, called),
             ev.Record(head.top + 2, head.updated_at, sent),
         )
-        place.store.append(Append(key=KEY, fence=head.fence, top=head.top, records=records, at=head.updated_at))
+        await place.store.journal.append(
+            Append(key=KEY, fence=head.fence, top=head.top, records=records, at=head.updated_at)
+        )
         looks.there = False
         heir = await place.replica("r2", engine=replica.engine, tools=looks)
         await advance(7.0)

@@ -148,7 +148,7 @@ def test_a_rating_is_changed_and_taken_back(ground: Ground) -> None:
     assert shown(ground) == [("local", "up", "")]
     (case,) = rate(ground, response_id, "down", "wrong year").reviews
     assert (case.cause, case.action, case.category, case.note) == ("feedback", "flag", "feedback", "wrong year")
-    assert (case.response_id, case.concerns_user) == (response_id, False)
+    assert (case.response_id, case.appealed_at) == (response_id, None)
     assert shown(ground) == [("local", "down", "wrong year")]
     rate(ground, response_id, None)
     assert shown(ground) == [] and "feedback" not in client_state(ground.state)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.database import MemoryDatabase
-from persistence.memory.revocations import MemoryRevocations
+from persistence.sql.api_keys import SqlApiKeys
+from persistence.sql.revocations import SqlRevocations
 from sessions.model.api_keys import ApiKey, ApiKeyRequest
 from sessions.model.audit import INSTALLATION
 from sessions.model.errors import Limited, SessileError, Unauthorized, Unavailable
@@ -93,7 +93,7 @@ def test_wrong_keys_of_an_address_count_for_keys_alone() -> None:
 NOW = UnixMs(1_750_000_000_000)
 
 
-class Store(MemoryApiKeys):
+class Store(SqlApiKeys):
     """One that can be away, or silent."""
 
     away = False
@@ -315,7 +315,7 @@ def revocation(
 
 async def test_another_process_follows_and_ends_what_is_open() -> None:
     time, database = Time(), MemoryDatabase()
-    here, there = (RevocationCache(MemoryRevocations(database), time.now_ms, time.clock) for _ in range(2))
+    here, there = (RevocationCache(SqlRevocations(database), time.now_ms, time.clock) for _ in range(2))
     await there.refresh()
     access = Authenticator({}, clock=time.clock, now_ms=time.now_ms, issued=Issuance(revocations=there))
     ended: list[str] = []
@@ -342,7 +342,7 @@ async def test_another_process_follows_and_ends_what_is_open() -> None:
 
 async def test_what_has_expired_is_forgotten() -> None:
     time, database = Time(), MemoryDatabase()
-    cache = RevocationCache(MemoryRevocations(database), time.now_ms, time.clock)
+    cache = RevocationCache(SqlRevocations(database), time.now_ms, time.clock)
     row = revocation(token_id="t1", until=20_000)
     await cache.add(row, revocation_audit(row, None), INSTALLATION)
     time.s = 21.0
@@ -353,10 +353,10 @@ async def test_what_has_expired_is_forgotten() -> None:
 
 async def test_a_restored_backup_brings_no_token_back() -> None:
     time, database, incarnation = Time(), MemoryDatabase(), ["one"]
-    cache = RevocationCache(MemoryRevocations(database), time.now_ms, time.clock, lambda: incarnation[0])
+    cache = RevocationCache(SqlRevocations(database), time.now_ms, time.clock, lambda: incarnation[0])
     row = revocation(token_id="t1")
     await cache.add(row, revocation_audit(row, None), INSTALLATION)
-    database.revocations.clear()
+    database.query("DELETE FROM revocations")
     incarnation[0] = "two"
     await cache.refresh()
     with pytest.raises(Unauthorized):

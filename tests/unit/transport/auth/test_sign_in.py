@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from persistence.at_rest.server_keys import MemoryServerKeys
 from persistence.memory.journal import MemoryJournal
-from persistence.memory.revocations import MemoryRevocations
+from persistence.sql.revocations import SqlRevocations
 from sessions.model.errors import BadInput, Forbidden, SessileError, Unauthorized, Unavailable
 from sessions.model.types import Principal, UnixMs
 from tests.support.doors.assembly import assembled
@@ -394,7 +394,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     sign_in = SignIn(await scripted.provider(), sealer, PublicUrl(SIGN_IN_PAGE), session_s=60, now_ms=scripted.now_ms)
 
     def admit(journal: MemoryJournal) -> tuple[Authenticator, ApiKeyCache | None]:
-        revocations = RevocationCache(MemoryRevocations(journal.database), scripted.now_ms, clock)
+        revocations = RevocationCache(SqlRevocations(journal.database), scripted.now_ms, clock)
         issued = Issuance(None, sign_in, revocations, (ISSUER,))
         return Authenticator({}, clock=clock, now_ms=scripted.now_ms, issued=issued), None
 

@@ -16,7 +16,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from persistence.memory.database import MemoryDatabase
-from persistence.memory.files import MemoryFiles
+from persistence.sql.files import SqlFiles
 from sessions.clock import Clock
 from sessions.limits import Ceilings, TenantLimits
 from sessions.model import commands as cm
@@ -36,6 +36,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from tests.support.documents.inline import InlineDocuments
+from tests.support.stores.tables import is_empty
 from transport.files import attachments
 from transport.files import door as module
 from transport.files.attachments import (
@@ -217,7 +218,7 @@ NOBODY = Principal(tenant=TenantId("acme"), key_id="n")
 BETA = Principal(tenant=TenantId("beta"), key_id="b", role="service")
 
 
-class CountedFiles(MemoryFiles):
+class CountedFiles(SqlFiles):
     """Counts the bytes of contents that were read."""
 
     read_bytes = 0
@@ -272,7 +273,7 @@ async def test_what_is_left_halfway_leaves_nothing() -> None:
     with pytest.raises(KeyError):
         async with door.upload(ANA):
             raise KeyError
-    assert not database.files and not database.file_blobs and not door.under_way
+    assert is_empty(database, "files", "file_blobs") and not door.under_way
 
 
 async def test_quotas_of_the_limits_file() -> None:
@@ -281,7 +282,8 @@ async def test_quotas_of_the_limits_file() -> None:
     with pytest.raises(Limited):
         await uploaded(door, b"123456")
     await uploaded(door, b"123456", SERVICE)
-    assert len(database.files) == 2 and all(blob.due_at is None for blob in database.file_blobs.values())
+    assert database.query("SELECT count(*) FROM files") == [(2,)]
+    assert database.query("SELECT DISTINCT due_at FROM file_blobs") == [(None,)]
 
 
 async def test_who_may_upload(monkeypatch: pytest.MonkeyPatch) -> None:

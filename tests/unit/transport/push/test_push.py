@@ -16,8 +16,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from persistence.memory.push import MemoryPush
 from persistence.memory.store import MemoryStore
+from persistence.sql.push import SqlPush
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Forbidden, Unavailable
 from sessions.model.push import (
@@ -279,7 +279,7 @@ class World:
     def __init__(self, *results: SendResult | Exception) -> None:
         self.now = UnixMs(NOW + GRACE_MS)
         self.store, self.sender = MemoryStore(), Sender(*results)
-        self.push = MemoryPush(self.store.database)
+        self.push = SqlPush(self.store.database)
         self.relay = PushRelay(self.push, self.sender, now_ms=lambda: self.now, metrics=Metrics())
 
     async def with_notice(self, **more: Any) -> World:
@@ -290,7 +290,7 @@ class World:
 
     @property
     def due(self) -> list[int]:
-        return [due_at - self.now for due_at, _ in self.store.database.push_outbox.values()]
+        return [due_at - self.now for (due_at,) in self.store.database.query("SELECT due_at FROM push_outbox")]
 
 
 async def test_retries_wait_longer_each_time_and_end() -> None:

@@ -22,7 +22,7 @@ from inference.tools.code.scratch import (
     plain_files,
 )
 from persistence.memory.database import MemoryDatabase
-from persistence.memory.files import MemoryFiles
+from persistence.sql.files import SqlFiles
 from sessions.model.errors import Internal, NotFound, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.knowledge.files import FileId, FileQuery, FileQuotas, StoredFile, file_not_found
 from sessions.model.types import CallId, Principal, ResponseId, RunFile, SessionId, SessionKey, UnixMs
@@ -35,7 +35,7 @@ ROOM = FolderBounds(8, 1_000)
 numbers = itertools.count()
 
 
-class FailingFiles(MemoryFiles):
+class FailingFiles(SqlFiles):
     """A store that goes away after `left` more files."""
 
     left = 1_000
@@ -45,9 +45,11 @@ class FailingFiles(MemoryFiles):
         if not self.left:
             raise Unavailable("journal_unavailable", "It is away.")
         self.left -= 1
+        upload = self._uploads[given[0].blob]
         stored = await super().finish(*given)
         if self.unknown:
             self.unknown -= 1
+            self._uploads[given[0].blob] = upload  # it may be finished again
             raise OutcomeUnknown("outcome_unknown", "It may be stored.")
         return stored
 
@@ -87,7 +89,7 @@ async def keep(files: RunFiles, folder: Path, **more: Any) -> KeptFiles:
     return await files.keep(folder, request(**more), FilledFolder({}), 100, ROOM)
 
 
-async def stored(store: MemoryFiles) -> dict[str, bytes]:
+async def stored(store: SqlFiles) -> dict[str, bytes]:
     found = await store.files(FileQuery(tenant=ACME, anybody=True), UnixMs(NOW))
     return {file.filename: await content_of(store, file) for file in found}
 
