@@ -12,7 +12,6 @@ It knows no engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -52,23 +51,12 @@ def count_intact(path: Path, first: int, limit: int, block_bytes: int, ranks: in
     room = memoryview(bytearray(part_bytes))
     try:
         checksums = checksums_of(path).read_bytes()
-        with path.open("rb", buffering=0) as file:
+        with path.open("rb") as file:
             file.seek(first * block_bytes)
             for place in range(first * ranks, limit * ranks):
                 checksum = checksums[place * TAG_BYTES : (place + 1) * TAG_BYTES]
-                if not checksum or not _fill(file.readinto, room) or tags.of(place, room) != checksum:
+                if not checksum or file.readinto(room) < part_bytes or tags.of(place, room) != checksum:
                     return place // ranks
     except OSError:
         return first
     return max(first, limit)
-
-
-def _fill(read_into: Callable[[memoryview], int | None], room: memoryview) -> bool:
-    """Fills `room` from `read_into`; returns False where there was not enough to read."""
-    done = 0
-    while done < len(room):
-        more = read_into(room[done:])
-        if not more:
-            return False
-        done += more
-    return True

@@ -14,7 +14,7 @@ from __future__ import annotations
 import array
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -102,7 +102,8 @@ def least_recently_used(snapshot: Ranked) -> tuple[float, ...]:
 
 
 class ColdTier(Protocol):
-    """A tier below host memory. `open` comes first; only `open` raises where the tier's storage cannot be used."""
+    """A tier below host memory. `open` comes first; only `open` raises where the tier's storage cannot be used. What
+    is known here of its snapshots is as `IndexedTier` says."""
 
     name: str
     counters: Counter[str]
@@ -113,30 +114,16 @@ class ColdTier(Protocol):
 
     async def close(self) -> None: ...
 
-    @property
-    def sessions(self) -> Collection[SessionKey]:
-        """The sessions whose snapshots are known here; to be read before the next `await`."""
-        ...
-
     async def discover(self, key: SessionKey) -> None:
         """Finds a session's snapshots that other replicas have stored, where the tier is shared."""
         ...
 
-    def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        """Returns the session's snapshots that are known here, without waiting."""
-        ...
-
-    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
-        """Returns the tenant's snapshots that are known here; to be read before the next `await`."""
-        ...
-
-    def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
-        """Returns the known snapshot of a scope that shares most leading tokens with a prompt, and how many tokens."""
-        ...
-
-    def bytes_of(self, tenant: TenantId) -> int:
-        """Returns how many bytes the tenant's known snapshots take."""
-        ...
+    @property
+    def sessions(self) -> Collection[SessionKey]: ...
+    def of(self, key: SessionKey) -> Sequence[ColdSnapshot]: ...
+    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]: ...
+    def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]: ...
+    def bytes_of(self, tenant: TenantId) -> int: ...
 
     def has(self, key: SessionKey, snapshot_id: Blob) -> bool: ...
 

@@ -25,7 +25,7 @@ import io
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
@@ -38,13 +38,12 @@ from inference.kv.envelope import (
     Reason,
     SnapshotManifest,
     SnapshotRefused,
-    check_identity,
     check_manifest,
     encode_header,
 )
-from inference.kv.index import SnapshotIndex, lowest_ranked
+from inference.kv.index import IndexedTier, lowest_ranked
 from sessions.model.errors import BadInput, SessileError, Unavailable
-from sessions.model.types import SessionKey, TenantId
+from sessions.model.types import SessionKey
 from sessions.ports import DataKey, Keys
 
 log = structlog.get_logger(__name__)
@@ -84,7 +83,7 @@ class _Write:
         self.revoked = False  # whether its session was deleted meanwhile
 
 
-class DiskTier:
+class DiskTier(IndexedTier[DiskEntry]):
     """Snapshots of one engine identity in a folder. `open` comes first. Each method has a half that runs in a
     thread."""
 
@@ -99,6 +98,7 @@ class DiskTier:
         *,
         rank: Rank = least_recently_used,
     ) -> None:
+        super().__init__()
         self.folder = folder
         self.bytes_max = bytes_max
         self.identity = identity
@@ -106,7 +106,6 @@ class DiskTier:
         self.rank = rank
         self.bytes = 0  # of complete files, those being written, and those that could not be removed
         self.counters: Counter[str] = Counter()
-        self._index = SnapshotIndex[DiskEntry]()
         self._stuck: dict[Path, int] = {}  # files that are of no use and could not be removed, and their bytes
         self._stuck_logged = False
         self._writes: dict[SessionKey, list[_Write]] = {}
@@ -144,32 +143,12 @@ class DiskTier:
     async def close(self) -> None:
         """Does nothing: the tier keeps no file open."""
 
-    @property
-    def sessions(self) -> Collection[SessionKey]:
-        return self._index.sessions
-
     async def discover(self, key: SessionKey) -> None:
         """Does nothing: only this process uses the folder, so it knows all snapshots in it."""
 
-    def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        return list(self._index.of(key))
-
-    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
-        return self._index.of_tenant(tenant)
-
-    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
-        return self._index.nearest(tenant, scope, prompt)
-
-    def bytes_of(self, tenant: TenantId) -> int:
-        return self._index.bytes_of(tenant)
-
     def has(self, key: SessionKey, snapshot_id: bytes) -> bool:
         name = f"{snapshot_id.hex()}{_SUFFIX}"
-        return any(snapshot.path.name == name for snapshot in self._index.of(key))
-
-    @property
-    def num_snapshots(self) -> int:
-        return len(self._index)
+        return any(snapshot.path.name == name for snapshot in self._snapshots.of(key))
 
     async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
         """Stores a snapshot whose payload lies in a file. Returns False when that failed; nothing is left of it then.
@@ -203,7 +182,7 @@ class DiskTier:
             write.over.set()
         if stored:
             self.counters["disk_writes"] += 1
-            for older in self._index.of(manifest.key):
+            for older in self._snapshots.of(manifest.key):
                 same = older.path.stem == manifest.snapshot_id.hex()
                 if not same and older.tokens == tokens[: len(older.tokens)]:
                     await self._drop(older)  # what a newer one covers is of no more use
@@ -269,7 +248,7 @@ class DiskTier:
 
     async def _refused(self, snapshot: DiskEntry, reason: Reason) -> None:
         """Removes a snapshot that proved unusable; ignores one that was erased meanwhile."""
-        if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._index:
+        if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._snapshots:
             return  # these say nothing about the snapshot
         self.counters[f"refused_{reason}"] += 1
         log.warning("snapshot_refused", tier=self.name, reason=reason, file=snapshot.path.name)
@@ -284,7 +263,7 @@ class DiskTier:
         writes = tuple(self._writes.get(key, ()))
         for write in writes:
             write.revoked = True
-        for snapshot in self._index.of(key):
+        for snapshot in self._snapshots.of(key):
             await self._drop(snapshot)
         for write in writes:
             await write.over.wait()
@@ -310,10 +289,10 @@ class DiskTier:
     def _insert(self, snapshot: DiskEntry) -> None:
         """Adds a snapshot, whose bytes are counted already, to the index."""
         self._last_used_s = max(self._last_used_s, snapshot.used_s)
-        self._index.add(snapshot)
+        self._snapshots.add(snapshot)
 
     async def _drop(self, snapshot: DiskEntry) -> None:
-        if self._index.remove(snapshot):
+        if self._snapshots.remove(snapshot):
             await self._remove(snapshot.path, snapshot.bytes)
 
     async def _make_room(self, size: int) -> bool:
@@ -323,11 +302,11 @@ class DiskTier:
             if self._stuck.pop(path, None) is not None:
                 self.bytes -= stuck
         while self.bytes + size > self.bytes_max:
-            victim = lowest_ranked(self._index, self.rank)
+            victim = lowest_ranked(self._snapshots, self.rank)
             if victim is None or not await self._unlink(victim.path):
                 self.counters["disk_full"] += 1  # all of it is being written right now, or nothing can be removed
                 return False
-            if self._index.remove(victim):
+            if self._snapshots.remove(victim):
                 self.bytes -= victim.bytes
                 self.counters["disk_evictions"] += 1
         return True
@@ -414,7 +393,6 @@ def _entry(path: Path, identity: KvIdentity, data_key: DataKey | None) -> DiskEn
     except OSError as exc:
         raise SnapshotRefused("unreadable") from exc
     manifest = stored.manifest
-    check_identity(manifest, identity)
     tokens = check_manifest(manifest, manifest.key, identity)
     if status.st_size != stored.num_bytes:
         raise SnapshotRefused("truncated" if status.st_size < stored.num_bytes else "too_long")

@@ -220,22 +220,18 @@ def check_manifest(manifest: SnapshotManifest, key: SessionKey, identity: KvIden
         raise SnapshotRefused("other_tenant")
     if manifest.session != key.session:
         raise SnapshotRefused("other_session")
-    check_identity(manifest, identity)
-    if len(manifest.tokens) % 4:
-        raise SnapshotRefused("bad_tokens")
-    tokens = manifest.ledger
-    if not tokens or token_chain(key, identity, tokens) != manifest.chain:
-        raise SnapshotRefused("bad_tokens")
-    return tokens
-
-
-def check_identity(manifest: SnapshotManifest, identity: KvIdentity) -> None:
     if manifest.identity.build != identity.build:
         raise SnapshotRefused("other_build")
     if manifest.identity.model_fingerprint != identity.model_fingerprint:
         raise SnapshotRefused("other_model")
     if manifest.identity != identity:
         raise SnapshotRefused("other_layout")
+    if len(manifest.tokens) % 4:
+        raise SnapshotRefused("bad_tokens")
+    tokens = manifest.ledger
+    if not tokens or token_chain(key, identity, tokens) != manifest.chain:
+        raise SnapshotRefused("bad_tokens")
+    return tokens
 
 
 def check_file(path: Path, manifest: SnapshotManifest) -> None:
@@ -263,11 +259,9 @@ def checked_chunks(path: Path, manifest: SnapshotManifest, end: int) -> Iterator
     check = PayloadCheck(manifest)
     room = memoryview(bytearray(min(CHUNK_BYTES, manifest.payload_bytes)))
     try:
-        with path.open("rb", buffering=0) as file:
+        with path.open("rb") as file:
             for start in range(0, end, CHUNK_BYTES):
-                done = 0
-                while done < len(room) and (more := file.readinto(room[done:])):
-                    done += more
+                done = file.readinto(room)
                 check.check(room[:done])
                 yield room[: min(done, end - start)]
     except OSError as exc:

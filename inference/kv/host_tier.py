@@ -14,7 +14,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar
@@ -23,9 +23,9 @@ import structlog
 
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest
-from inference.kv.index import Blob, SnapshotIndex, lowest_ranked
+from inference.kv.index import Blob, IndexedTier, lowest_ranked
 from inference.kv.snapshot_worth import SnapshotWorth
-from sessions.model.types import SessionKey, TenantId
+from sessions.model.types import SessionKey
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -63,46 +63,22 @@ class PendingHostSnapshot:
     revoked: bool = False  # the session has been erased meanwhile
 
 
-class HostTier:
+class HostTier(IndexedTier[HostSnapshot]):
     """Snapshots in host memory. To add one: `reserve` room, write the file, then `add` the snapshot or `unreserve`."""
 
     def __init__(self, folder: Path, bytes_max: int, disk: DiskTier | None, worth: SnapshotWorth) -> None:
         """`disk`: the tier for evicted snapshots; None: they are dropped."""
+        super().__init__()
         self.bytes_max = bytes_max
         self.bytes = 0  # files, and room that was reserved for one
         self.disk = disk
         self.counters: Counter[str] = Counter()
         self._folder = folder
         self._worth = worth
-        self._index = SnapshotIndex[HostSnapshot]()
         self._last_used_s = 0.0
         self._pending: dict[SessionKey, set[PendingHostSnapshot]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._freed = asyncio.Event()  # set whenever room may have become free
-
-    # -- what it holds -------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[HostSnapshot]:
-        return iter(self._index)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    @property
-    def sessions(self) -> Collection[SessionKey]:
-        return self._index.sessions
-
-    def of(self, key: SessionKey) -> list[HostSnapshot]:
-        return self._index.of(key)
-
-    def of_tenant(self, tenant: TenantId) -> Collection[HostSnapshot]:
-        return self._index.of_tenant(tenant)
-
-    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[HostSnapshot | None, int]:
-        return self._index.nearest(tenant, scope, prompt)
-
-    def bytes_of(self, tenant: TenantId) -> int:
-        return self._index.bytes_of(tenant)
 
     # -- room ------------------------------------------------------------------------------------------
 
@@ -160,7 +136,7 @@ class HostTier:
         self.bytes += snapshot.bytes - reserved
         self.touch(snapshot)
         covered = [older for older in self.of(snapshot.key) if older.tokens == snapshot.tokens[: len(older.tokens)]]
-        self._index.add(snapshot)
+        self._snapshots.add(snapshot)
         for older in covered:
             self._forget(older)
             if not older.users and not older.moving:  # else whoever uses its file drops it
@@ -224,7 +200,7 @@ class HostTier:
         """Removes the snapshot from the index; its room is free once `drop` has removed the file."""
         if not snapshot.forgotten:
             snapshot.forgotten = True
-            self._index.remove(snapshot)
+            self._snapshots.remove(snapshot)
 
     def _demote_ahead(self) -> None:
         if self.disk is not None and self.bytes > _DEMOTE_AHEAD * self.bytes_max:

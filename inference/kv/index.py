@@ -144,6 +144,36 @@ class SnapshotIndex(Generic[S]):
         return True
 
 
+class IndexedTier(Generic[S]):
+    """What a tier says of its snapshots: those of which this process knows, without waiting. Collections are to be read
+    before the next `await`."""
+
+    def __init__(self) -> None:
+        self._snapshots = SnapshotIndex[S]()
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self._snapshots)
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        return self._snapshots.sessions
+
+    def of(self, key: SessionKey) -> list[S]:
+        return self._snapshots.of(key)
+
+    def of_tenant(self, tenant: TenantId) -> Collection[S]:
+        return self._snapshots.of_tenant(tenant)
+
+    def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[S | None, int]:
+        return self._snapshots.nearest(tenant, scope, prompt)
+
+    def bytes_of(self, tenant: TenantId) -> int:
+        return self._snapshots.bytes_of(tenant)
+
+
 def lowest_ranked(held: Iterable[T], rank: Callable[[T], Any]) -> T | None:
     """Returns the item with the lowest rank, among many items only that of a random sample; None if there are no
     items."""

@@ -16,13 +16,12 @@ server that is away is an answer, and nothing is written to it again for a momen
 
 from __future__ import annotations
 
-import array
 import asyncio
 import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Collection
+from collections.abc import AsyncGenerator, Awaitable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -34,9 +33,9 @@ from redis.exceptions import RedisError
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress, data_key_for
 from inference.kv.encryption import StoredSnapshotReader, store, stored_bytes
 from inference.kv.envelope import KvIdentity, SnapshotManifest, SnapshotRefused, check_manifest, encode_header
-from inference.kv.index import SnapshotIndex
+from inference.kv.index import IndexedTier
 from sessions.model.errors import BadInput, SessileError
-from sessions.model.types import SessionKey, TenantId
+from sessions.model.types import SessionKey
 from sessions.ports import DataKey, Keys
 
 log = structlog.get_logger(__name__)
@@ -107,7 +106,7 @@ class RedisSnapshot(ColdSnapshot):
         self.field = field
 
 
-class RedisTier:
+class RedisTier(IndexedTier[RedisSnapshot]):
     """Implements `ColdTier` for one engine identity; engines of other identities may share the server and its bound.
     Methods do not fail while the server is away: they store nothing or find nothing. There are
     many because the port has many and each one is a script or a pipeline of its own."""
@@ -124,6 +123,7 @@ class RedisTier:
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
         namespace: str = "{sessile-kv}",
     ) -> None:
+        super().__init__()
         self.bytes = 0  # by the server's last answer: other replicas write too
         self.bytes_max = bytes_max
         self.snapshot_bytes_max = snapshot_bytes_max
@@ -135,7 +135,6 @@ class RedisTier:
         self._drop_script = self._client.register_script(_DROP)
         self._namespace = namespace
         self._mark = hashlib.blake2b(msgspec.msgpack.encode(identity), digest_size=8).hexdigest()
-        self._known = SnapshotIndex[RedisSnapshot]()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._writing: dict[SessionKey, int] = {}
         self._revoked: set[SessionKey] = set()  # erased while something of it is being written
@@ -152,25 +151,9 @@ class RedisTier:
 
     # -- finding -----------------------------------------------------------------------------------------
 
-    @property
-    def sessions(self) -> Collection[SessionKey]:
-        return self._known.sessions
-
-    def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        return list(self._known.of(key))
-
-    def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
-        return self._known.of_tenant(tenant)
-
-    def nearest(self, tenant: TenantId, scope: bytes, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
-        return self._known.nearest(tenant, scope, prompt)
-
-    def bytes_of(self, tenant: TenantId) -> int:
-        return self._known.bytes_of(tenant)
-
     def has(self, key: SessionKey, snapshot_id: bytes) -> bool:
         field = self._field(snapshot_id)
-        return any(snapshot.field == field for snapshot in self._known.of(key))
+        return any(snapshot.field == field for snapshot in self._snapshots.of(key))
 
     async def discover(self, key: SessionKey) -> None:
         """Finds snapshots of a session that any replica has stored: sizes first, then heads, which name the tokens.
@@ -186,7 +169,7 @@ class RedisTier:
             self.counters["redis_late"] += 1
 
     async def _heads(self, key: SessionKey, found: dict[bytes | str, bytes | str]) -> list[RedisSnapshot]:
-        known = {snapshot.field: snapshot for snapshot in self._known.of(key)}
+        known = {snapshot.field: snapshot for snapshot in self._snapshots.of(key)}
         snapshots = []
         for raw, size in found.items():
             field = _blob(raw).decode()
@@ -273,7 +256,7 @@ class RedisTier:
             return False
         self.counters["redis_writes"] += 1
         tokens = manifest.ledger
-        known = self._known.of(key)
+        known = self._snapshots.of(key)
         covered = [older.field for older in known if older.tokens == tokens[: len(older.tokens)]]
         if replaced := [older for older in covered if older != field]:
             await self._drop(key, *replaced)
@@ -349,15 +332,15 @@ class RedisTier:
         return f"{self._mark}:{snapshot_id.hex()}"
 
     def _know(self, key: SessionKey, snapshots: list[RedisSnapshot]) -> None:
-        for older in self._known.of(key):
-            self._known.remove(older)
+        for older in self._snapshots.of(key):
+            self._snapshots.remove(older)
         for snapshot in snapshots:
-            self._known.add(snapshot)
-        while len(self._known.sessions) > _SESSIONS_KNOWN:
-            self._know(next(iter(self._known.sessions)), [])
+            self._snapshots.add(snapshot)
+        while len(self._snapshots.sessions) > _SESSIONS_KNOWN:
+            self._know(next(iter(self._snapshots.sessions)), [])
 
     def _unlearn(self, key: SessionKey, field: str) -> None:
-        self._know(key, [known for known in self._known.of(key) if known.field != field])
+        self._know(key, [known for known in self._snapshots.of(key) if known.field != field])
 
     async def _refused(self, key: SessionKey, field: str, exc: SnapshotRefused) -> None:
         """Removes a snapshot that proved unusable; one that could only not be reached stays."""

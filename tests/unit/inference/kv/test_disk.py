@@ -55,7 +55,7 @@ async def test_the_index_is_whole_after_a_restart_and_leftovers_are_gone(folder:
     (folder / "half.part").write_bytes(b"x" * 1000)
     (folder / "notes.txt").write_text("somebody's own file is left alone")
     again = await opened(folder)
-    assert again.num_snapshots == 5 and not (folder / "half.part").exists()
+    assert len(again) == 5 and not (folder / "half.part").exists()
     assert (folder / "notes.txt").exists()
     for number in range(5):
         (entry,) = again.of(key(f"s{number}"))
@@ -165,7 +165,7 @@ async def test_a_damaged_file_is_removed_when_the_index_is_made(folder: Path, st
     data[20] ^= 1
     paths[2].write_bytes(data)
     again = await opened(folder)
-    assert again.num_snapshots == 1 and list(folder.iterdir()) == [paths[3]]
+    assert len(again) == 1 and list(folder.iterdir()) == [paths[3]]
 
 
 async def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ async def test_a_folder_that_lets_go_of_nothing_keeps_what_it_has_and_takes_no_m
         stuck(failing)
         for number in range(3, 9):
             assert not await put(tier, staging, f"s{number}", salt=str(number))
-        assert tier.num_snapshots == 3 and tier.bytes == on_disk(folder) <= bound
+        assert len(tier) == 3 and tier.bytes == on_disk(folder) <= bound
         for number in range(3):
             (entry,) = tier.of(key(f"s{number}"))
             await tier.fetch(entry, staging / "back")
@@ -211,7 +211,7 @@ async def test_a_folder_that_lets_go_of_nothing_keeps_what_it_has_and_takes_no_m
     assert tier.counters["disk_remove_failed"] >= 6 and tier.counters["disk_evictions"] == 0
     assert [entry["event"] for entry in logs] == ["snapshot_removal_failed"]
     assert await put(tier, staging, "new", salt="new")  # the folder is well again: what was erased goes first
-    assert tier.num_snapshots == 3 and tier.bytes == on_disk(folder) <= bound and not tier.of(key("s0"))
+    assert len(tier) == 3 and tier.bytes == on_disk(folder) <= bound and not tier.of(key("s0"))
 
 
 async def test_half_a_file_that_cannot_be_removed_still_counts(

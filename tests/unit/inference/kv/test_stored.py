@@ -412,10 +412,10 @@ async def test_files_of_the_other_kind_are_removed(tmp_path: Path) -> None:
     plain = await opened(tmp_path / "kv", None)
     assert await put(plain, tmp_path, "a")
     encrypted = await opened(tmp_path / "kv", MemoryKeyStore())
-    assert encrypted.num_snapshots == 0 and encrypted.counters["refused_not_encrypted"] == 1
+    assert len(encrypted) == 0 and encrypted.counters["refused_not_encrypted"] == 1
     assert await put(encrypted, tmp_path, "a")
     plain = await opened(tmp_path / "kv", None)
-    assert plain.num_snapshots == 0 and list((tmp_path / "kv").iterdir()) == []
+    assert len(plain) == 0 and list((tmp_path / "kv").iterdir()) == []
 
 
 @pytest.mark.usefixtures("small_chunks")
