@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from persistence.codec import ADDED_TOOLS_ROW, Codec, KeyDestroyed, unreadable, with_keys
-from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase
+from persistence.sql.script import Lock, Query, Script, SqlDatabase, chained
 from persistence.validation import check_text
 from sessions.added_tools import AddedTools, decode_tools, encode_tools, tools_conflict
 from sessions.model.audit import Audited
@@ -58,8 +58,7 @@ class SqlAddedTools:
             if (rows[0][0] if rows else 0) != tools.version:
                 raise tools_conflict()
             ((version,),) = yield Query(_PUT, (tenant, *sealed))
-            if audit is not None:
-                yield Chain([self._database.sealer.entry(tenant, audit)])
+            yield from chained(self._database, tenant, audit)
             return int(version)
 
         return msgspec.structs.replace(tools, version=await self._database.run(script))

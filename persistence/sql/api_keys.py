@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase
+from persistence.sql.script import Lock, Query, Script, SqlDatabase, chained
 from sessions.model.api_keys import KEPT_MS, KEYS_MAX, ApiKey, key_id_conflict, too_many_keys
 from sessions.model.audit import Audited
-from sessions.model.types import TenantId, UnixMs
+from sessions.model.types import UnixMs
 
 _ALL: Final = (
     "version, id, digest, tenant, role, end_user, scopes, name, created_at, created_by, expires_at, revoked_at"
@@ -58,22 +58,18 @@ class SqlApiKeys:
         if count >= KEYS_MAX:
             raise too_many_keys()
         (row,) = yield Query(_INSERT, _row(key))
-        yield from self._chain(key.tenant, audit)
+        yield from chained(self._database, key.tenant, audit)
         return _key(row)
 
     def _revoke(self, key_id: str, at: UnixMs, audit: Audited | None) -> Script[ApiKey | None]:
         yield Lock("api_keys")
         for row in (yield Query(_REVOKE, (at, key_id))):
             key = _key(row)
-            yield from self._chain(key.tenant, audit)
+            yield from chained(self._database, key.tenant, audit)
             return key
         for row in (yield Query(_FIND, (key_id,))):
             return _key(row)
         return None
-
-    def _chain(self, tenant: TenantId, audit: Audited | None) -> Script[None]:
-        if audit is not None:
-            yield Chain([self._database.sealer.entry(tenant, audit)])
 
 
 def _row(key: ApiKey) -> tuple[Any, ...]:

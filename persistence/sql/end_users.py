@@ -10,7 +10,7 @@ from persistence.codec import Codec, KeyDestroyed, memory_row, with_keys
 from persistence.sql.files import FORGET_FILES
 from persistence.sql.head_pages import read_heads
 from persistence.sql.journal import JournalStatements
-from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase, one_query
+from persistence.sql.script import Lock, Query, Script, SqlDatabase, chained, one_query
 from persistence.validation import FIRST_KEY, check_text, names_of_user, released_by
 from sessions.governance.end_user_data import Erasure
 from sessions.model.audit import Audited
@@ -86,19 +86,14 @@ class SqlEndUsers:
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         check_text(erasure.tenant, erasure.user)
-        entry = self._database.sealer.entry(erasure.tenant, audited)
 
         def script() -> Script[Erasure]:
             yield Lock("erasures")
             for row in (yield Query(_UNDER_WAY, (erasure.tenant, erasure.user))):
                 return _erasure(row)
             yield Query(_INSERT, (erasure.tenant, erasure.user, erasure.asked_at, erasure.asked_by))
-            yield Query(_FORGET, (erasure.tenant, erasure.user, erasure.asked_at))
-            yield Query(_FORGET_DEVICES, (erasure.tenant, erasure.user, erasure.asked_at))
-            yield Query(_FORGET_PUSHES, (erasure.tenant, erasure.user))
-            for text in FORGET_FILES:
-                yield Query(text, (erasure.tenant, erasure.user, erasure.asked_at))
-            yield Chain([entry])
+            yield from _forgotten(erasure)
+            yield from chained(self._database, erasure.tenant, audited)
             return erasure
 
         return await self._database.run(script)
@@ -178,22 +173,25 @@ class SqlEndUsers:
                 await self._database.run(partial(one_query, _NAMELESS_USAGE, values))
             behind = values[-2:]
         name = self._database.sealer.pseudonym(*whose)
-        entry = self._database.sealer.entry(erasure.tenant, audited)
 
         def script() -> Script[None]:
             yield Lock("api_keys")
             if not (yield Query(_DONE, (*whose, erasure.asked_at, name, audited.at))):
                 return
-            yield Query(_FORGET, (*whose, erasure.asked_at))
-            yield Query(_FORGET_DEVICES, (*whose, erasure.asked_at))
-            yield Query(_FORGET_PUSHES, whose)
-            for text in FORGET_FILES:
-                yield Query(text, (*whose, erasure.asked_at))
+            yield from _forgotten(erasure)
             for (key_id,) in (yield Query(_KEYS, whose)):
                 yield Query(_NAMELESS_KEY, (key_id, name, audited.at))
-            yield Chain([entry])
+            yield from chained(self._database, erasure.tenant, audited)
 
         await self._database.run(script)
+
+
+def _forgotten(erasure: Erasure) -> Script[None]:
+    """Deletes a user's memories, devices and files of the time before the erasure was requested."""
+    whose = (erasure.tenant, erasure.user)
+    for text in (_FORGET, _FORGET_DEVICES, *FORGET_FILES):
+        yield Query(text, (*whose, erasure.asked_at))
+    yield Query(_FORGET_PUSHES, whose)
 
 
 def _memory(codec: Codec, tenant: TenantId, user: str, row: Any) -> UserMemory:

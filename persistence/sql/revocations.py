@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase
+from persistence.sql.script import Lock, Query, Script, SqlDatabase, chained
 from sessions.model.audit import Audited
 from sessions.model.revocations import REVOCATIONS_MAX, Revocation, merged, too_many_revocations
 from sessions.model.types import TenantId
@@ -54,8 +54,8 @@ class SqlRevocations:
             raise too_many_revocations()
         new = merged(known, revocation)
         (row,) = yield Query(_PUT, (*new.place, new.at, new.expires_at, new.by))
-        if audit is not None and tenant is not None:
-            yield Chain([self._database.sealer.entry(tenant, audit)])
+        if tenant is not None:
+            yield from chained(self._database, tenant, audit)
         return _revocation(row)
 
 

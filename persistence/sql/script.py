@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from persistence.codec import Codec
-from sessions.model.audit import AuditEntry, Sealer
+from sessions.model.audit import Audited, AuditEntry, Sealer
 from sessions.model.types import TenantId
 
 T = TypeVar("T")
@@ -84,6 +84,12 @@ class Parameters:
     def put_ids(self, ids: Iterable[str]) -> str:
         """Adds ids, those without NUL, which no database stores, and returns a list of their placeholders for IN."""
         return ", ".join(self.put(each) for each in dict.fromkeys(ids) if "\0" not in each) or "NULL"
+
+
+def chained(database: SqlDatabase, tenant: TenantId, audit: Audited | None) -> Script[None]:
+    """Appends the entry of a change to a tenant's audit chain, if it is to be noted. The end of a script."""
+    if audit is not None:
+        yield Chain([database.sealer.entry(tenant, audit)])
 
 
 def one_query(text: str, values: Sequence[Any]) -> Script[list[Any]]:

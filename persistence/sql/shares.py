@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase
+from persistence.sql.script import Lock, Query, Script, SqlDatabase, chained
 from persistence.validation import check_key, check_text
 from sessions.model.audit import Audited
 from sessions.model.authorization import not_found
@@ -57,12 +57,12 @@ class SqlShares:
             raise too_many_shares()
         about = (share.item_id, share.offset, share.created_at, share.created_by)
         yield Query(_ADD, (*share.key, share.id, share.token_hash, *about))
-        yield Chain([self._database.sealer.entry(share.key.tenant, audit)])
+        yield from chained(self._database, share.key.tenant, audit)
 
     def _remove(self, key: SessionKey, share_id: ShareId, audit: Audited) -> Script[bool]:
         removed = yield Query(_REMOVE, (*key, share_id))
         if removed:
-            yield Chain([self._database.sealer.entry(key.tenant, audit)])
+            yield from chained(self._database, key.tenant, audit)
         return bool(removed)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase
+from persistence.sql.script import Lock, Query, Script, SqlDatabase, chained
 from persistence.validation import check_text
 from sessions.model.audit import Audited
 from sessions.model.types import TenantId, UnixMs
@@ -48,13 +48,12 @@ class SqlToolRecords:
         if others >= RECORDS_MAX:
             raise too_many_records(record.kind)
         yield Query(_PUT, (record.tenant, record.kind, record.name, record.body, record.at, record.by))
-        if audit is not None:
-            yield Chain([self._database.sealer.entry(record.tenant, audit)])
+        yield from chained(self._database, record.tenant, audit)
 
     def _remove(self, record: ToolRecord, audit: Audited | None) -> Script[bool]:
         removed = yield Query(_REMOVE, (record.tenant, record.kind, record.name))
-        if removed and audit is not None:
-            yield Chain([self._database.sealer.entry(record.tenant, audit)])
+        if removed:
+            yield from chained(self._database, record.tenant, audit)
         return bool(removed)
 
 
