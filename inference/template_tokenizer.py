@@ -6,7 +6,7 @@ Special tokens are parsed in scaffold strings only; how a string becomes tokens 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.chat_template import ChatTemplate
-from inference.summed_pieces import summed_pieces
+from inference.summed_pieces import PieceTokenizer
 from inference.whole_conversation import Piece, call_text
 from sessions.model.errors import BadInput
 from sessions.model.types import Role, Tokens, Tool, UnixMs
@@ -28,7 +28,7 @@ SCAFFOLD_MAX: Final = 4096  # strings of scaffold whose tokens are kept
 RENDERED_INLINE_MAX: Final = 100_000  # code points; longer conversations are rendered in a thread
 
 
-class TemplateTokenizer(ABC):
+class TemplateTokenizer(PieceTokenizer):
     """Implements `Tokenizer` except `text`, `about` and `pieces`.
 
     `starts`: the tokens that every conversation begins with. A tokenizer of a model that `sees` images has
@@ -101,7 +101,7 @@ class TemplateTokenizer(ABC):
         thinking: str = "",
     ) -> Tokens:
         if not self.template.whole:
-            return await summed_pieces(self, instructions, tools, messages, answer=answer)
+            return await super().conversation(instructions, tools, messages, at, answer=answer)
         if self.sees:
             instructions, tools, messages = _without_forged_names(instructions, tools, messages)
         conversation = self.template.conversation

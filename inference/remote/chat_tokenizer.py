@@ -21,10 +21,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from inference.summed_pieces import summed_pieces
+from inference.summed_pieces import PieceTokenizer
 from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks, TokenizerInfo
-from sessions.model.types import Json, Tokens, Tool, UnixMs
+from sessions.model.types import Json, Tokens, Tool
 from sessions.ports import ChatMessage
 from sessions.turn.call_formats import FIELD_CLOSE, FIELD_MARKS, FIELD_OPEN, FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN
 from sessions.turn.images import (
@@ -96,13 +96,12 @@ class ChatTemplateFacts:
         return THOUGHTS
 
 
-class ChatTokenizer:
+class ChatTokenizer(PieceTokenizer):
     """A tokenizer for models of which only a name is known. Implements `TemplatedTokenizer`."""
 
     starts: Tokens = (BEGIN,)
     answer_opening: Tokens = (ROLES["assistant"],)
     answer_closing: Tokens = (END,)
-    gap: None = None
     template = ChatTemplateFacts()
     about = TokenizerInfo(vocabulary_size=VOCABULARY, ends=frozenset({END}))
 
@@ -131,23 +130,8 @@ class ChatTokenizer:
             tokens += [CALL, *await _encode_in_parts(json.dumps(call))]
         return (*tokens, END)
 
-    async def scaffold(self, text: str) -> Tokens:
-        return await self.text(text)
-
     async def text(self, text: str) -> Tokens:
         return tuple(await _encode_in_parts(text))
-
-    async def conversation(
-        self,
-        instructions: str | None,
-        tools: Sequence[Tool],
-        messages: Sequence[ChatMessage],
-        at: UnixMs,
-        *,
-        answer: bool,
-        thinking: str = "",
-    ) -> Tokens:
-        return await summed_pieces(self, instructions, tools, messages, answer=answer)
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
         return [_bytes_of(token) for token in tokens]

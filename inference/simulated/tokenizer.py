@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from inference.simulated.vocabulary import BEGIN, CALL, END, ROLE, TOKEN_BYTES, TOOLS, WORD_IDS
-from inference.summed_pieces import summed_pieces
+from inference.summed_pieces import PieceTokenizer
 from sessions.model.generation import TokenizerInfo
-from sessions.model.types import Tokens, Tool, UnixMs
+from sessions.model.types import Tokens, Tool
 from sessions.ports import ChatMessage
 from sessions.turn.images import NAME_IDS, PATCH, ImageName, image_ids, named_parts, patches_of
 
@@ -38,29 +38,18 @@ def _encode(text: str) -> list[int]:
     return tokens
 
 
-class SimulatedTokenizer:
+class SimulatedTokenizer(PieceTokenizer):
     """A tokenizer over the simulated vocabulary. Implements `Tokenizer`."""
+
+    starts: Tokens = (BEGIN,)
+    answer_opening: Tokens = (ROLE["assistant"],)
+    answer_closing: Tokens = (END,)
+    about = TokenizerInfo(vocabulary_size=len(TOKEN_BYTES), ends=frozenset({END}))
 
     def __init__(self, *, images: bool = False) -> None:
         digest = hashlib.blake2b(b"\0".join(TOKEN_BYTES) + _TEMPLATE.encode(), digest_size=8)
-        self._fingerprint = f"sim-{digest.hexdigest()}{'-images' if images else ''}"
+        self.fingerprint = f"sim-{digest.hexdigest()}{'-images' if images else ''}"
         self._lock = asyncio.Lock()
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    @property
-    def starts(self) -> Tokens:
-        return (BEGIN,)
-
-    @property
-    def answer_opening(self) -> Tokens:
-        return (ROLE["assistant"],)
-
-    @property
-    def answer_closing(self) -> Tokens:
-        return (END,)
 
     async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
         tokens = [BEGIN]
@@ -84,31 +73,8 @@ class SimulatedTokenizer:
         tokens.append(END)
         return tuple(tokens)
 
-    async def scaffold(self, text: str) -> Tokens:
-        return await self.text(text)
-
     async def text(self, text: str) -> Tokens:
         return tuple(await self._in_parts(text))
-
-    @property
-    def gap(self) -> None:
-        return None
-
-    async def conversation(
-        self,
-        instructions: str | None,
-        tools: Sequence[Tool],
-        messages: Sequence[ChatMessage],
-        at: UnixMs,
-        *,
-        answer: bool,
-        thinking: str = "",
-    ) -> Tokens:
-        return await summed_pieces(self, instructions, tools, messages, answer=answer)
-
-    @property
-    def about(self) -> TokenizerInfo:
-        return TokenizerInfo(vocabulary_size=len(TOKEN_BYTES), ends=frozenset({END}))
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
         return [TOKEN_BYTES[token] if token < PATCH else b"" for token in tokens]

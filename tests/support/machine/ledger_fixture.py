@@ -22,7 +22,7 @@ class Counting(SimulatedTokenizer):
         super().__init__()
         self.asked: list[str] = []
         if fingerprint is not None:
-            self._fingerprint = fingerprint
+            self.fingerprint = fingerprint
 
     async def message(self, message: ChatMessage) -> Tokens:
         self.asked.append(message.text)
