@@ -55,14 +55,7 @@ from actors.hosting.services import Accounting, Inference, Stores
 from actors.hosting.standalone import announce_periodically, standalone_member
 from actors.maintenance.sweeps import Sweeps
 from deploy.commands.entry import run_command_line
-from deploy.limit_services import (
-    LimitServices,
-    admission_of,
-    file_quotas,
-    limits_now,
-    open_limits,
-    settlement_listener,
-)
+from deploy.limit_services import LimitServices, admission_of, file_quotas, limits_now, open_limits, settlement_listener
 from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS, notice_of
 from inference import (
@@ -92,9 +85,7 @@ from sessions.routing.models_file import ModelPools
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
 from transport.addresses import joined
-from transport.cli import (
-    commands,
-)
+from transport.cli import commands
 from transport.cli.commands import VERSION
 from transport.cli.settings import Settings
 from transport.cli.standard_output import run_and_flush
@@ -117,11 +108,7 @@ from transport.http.tls import ServerTls
 from transport.http_api.server import Server, ServerLimits
 from transport.model_catalog import ModelCatalog, PooledModels, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
-from transport.ops.metric_sources import (
-    register_engine_metrics,
-    register_router_metrics,
-    register_runtime_metrics,
-)
+from transport.ops.metric_sources import register_engine_metrics, register_router_metrics, register_runtime_metrics
 from transport.ops.opening import open_metrics, open_telemetry
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
 from transport.ops.process_tuning import collect_when_idle, tune_process

@@ -18,13 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sessions.model.errors import BadInput
-from sessions.model.json_schema import (
-    SCHEMA_BYTES_MAX,
-    SchemaFault,
-    judge_schema,
-    schema_of_format,
-    value_problem,
-)
+from sessions.model.json_schema import SCHEMA_BYTES_MAX, SchemaFault, judge_schema, schema_of_format, value_problem
 from sessions.model.schema_bounds import BOUNDS, SchemaSize
 from sessions.model.types import Json, TextOptions, Tool
 from sessions.ports import SchemaChecker

@@ -7,13 +7,6 @@ what it has forgotten (`Announcement.rejoined`). Two implementations of `session
 Start with `rules`, which both follow; `lua/` is the same on a server.
 """
 
-from actors.directory.common import (
-    LEASE_TTL_S,
-    PARTITIONS,
-    Activations,
-    Announcement,
-    Leases,
-    partition_of,
-)
+from actors.directory.common import LEASE_TTL_S, PARTITIONS, Activations, Announcement, Leases, partition_of
 
 __all__ = ["LEASE_TTL_S", "PARTITIONS", "Activations", "Announcement", "Leases", "partition_of"]

@@ -15,16 +15,7 @@ import msgspec
 from deploy.planning.calibration import Calibration, CalibrationData
 from deploy.planning.gpus import GpuKind
 from deploy.planning.model_shape import ModelShape
-from deploy.planning.replica import (
-    HitRates,
-    ReplicaLoad,
-    Setup,
-    Targets,
-    TierSizes,
-    room_bytes,
-    sequence_slots,
-    settle,
-)
+from deploy.planning.replica import HitRates, ReplicaLoad, Setup, Targets, TierSizes, room_bytes, sequence_slots, settle
 from deploy.planning.roofline import WEIGHT_BYTES, Parallelism, Precision, weight_bytes_per_gpu
 from deploy.planning.workload import ChatDemand
 

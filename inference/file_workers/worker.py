@@ -36,12 +36,7 @@ from inference.file_workers.sandbox import SandboxLimits, end_with_parent, enter
 from inference.worker_process import encode_frame
 from sessions.model.errors import BadInput
 from sessions.model.knowledge.documents import too_complex_file, unreadable_file
-from sessions.model.knowledge.images import (
-    DECODED_BYTES_MAX,
-    too_complex_image,
-    unreadable_image,
-    unsupported_image,
-)
+from sessions.model.knowledge.images import DECODED_BYTES_MAX, too_complex_image, unreadable_image, unsupported_image
 
 _PIPE_READ: Final = 1 << 18
 _TOO_COMPLEX: Final = {DocumentRequest: too_complex_file, ImageRequest: too_complex_image}

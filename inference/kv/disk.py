@@ -33,14 +33,7 @@ import structlog
 
 from inference.kv.cold_tier import ColdSnapshot, FetchProgress, Rank, data_key_for, least_recently_used
 from inference.kv.encryption import ByteSource, StoredHead, StoredSnapshotReader, store, stored_bytes
-from inference.kv.envelope import (
-    KvIdentity,
-    Reason,
-    SnapshotManifest,
-    SnapshotRefused,
-    check_manifest,
-    encode_header,
-)
+from inference.kv.envelope import KvIdentity, Reason, SnapshotManifest, SnapshotRefused, check_manifest, encode_header
 from inference.kv.index import IndexedTier, lowest_ranked
 from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import SessionKey

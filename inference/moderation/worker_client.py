@@ -18,14 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from inference.moderation.worker_frames import (
-    JudgeItem,
-    JudgeRequest,
-    LoadRequest,
-    Request,
-    WorkerReply,
-    read_reply,
-)
+from inference.moderation.worker_frames import JudgeItem, JudgeRequest, LoadRequest, Request, WorkerReply, read_reply
 from inference.worker_process import encode_frame, end_worker, start_worker
 
 log = structlog.get_logger(__name__)

@@ -27,16 +27,7 @@ from sessions.model.generation import ThoughtMarks, TokenizerInfo
 from sessions.model.types import Json, Tokens, Tool
 from sessions.ports import ChatMessage
 from sessions.turn.call_formats import FIELD_CLOSE, FIELD_MARKS, FIELD_OPEN, FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN
-from sessions.turn.images import (
-    MARK,
-    NAME_IDS,
-    PATCH,
-    ImageName,
-    image_ids,
-    image_runs,
-    named_parts,
-    patches_of,
-)
+from sessions.turn.images import MARK, NAME_IDS, PATCH, ImageName, image_ids, image_runs, named_parts, patches_of
 
 BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
 ROLES: Final = {"system": 5, "developer": 6, "user": 7, "assistant": 8, "tool": 9}

@@ -40,14 +40,7 @@ from inference.request_checks import check_model, check_prompt
 from inference.simulated.kv import DeviceMemory, longest_shared
 from inference.simulated.options import SimulatedOptions
 from inference.simulated.tokenizer import SimulatedTokenizer
-from inference.simulated.vocabulary import (
-    FIRST_WORD,
-    TOKEN_BYTES,
-    answer_length,
-    hash_token,
-    hash_tokens,
-    next_token,
-)
+from inference.simulated.vocabulary import FIRST_WORD, TOKEN_BYTES, answer_length, hash_token, hash_tokens, next_token
 from inference.tokens import Utf8Stream, as_tokens
 from sessions.limits import Forecast, Share
 from sessions.model.errors import Overloaded, SessileError, Unavailable

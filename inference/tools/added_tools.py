@@ -17,15 +17,7 @@ import structlog
 
 from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.secrets import SecretText
-from inference.tools.tools_file import (
-    NOT_PERMITTED,
-    HttpTool,
-    Label,
-    Name,
-    TenantTools,
-    ToolsFile,
-    reason_of,
-)
+from inference.tools.tools_file import NOT_PERMITTED, HttpTool, Label, Name, TenantTools, ToolsFile, reason_of
 from sessions.added_tools import HIDDEN, NAME_PARAMS, AddedKind, AddedTool, AddedTools, AddedToolStore, server_of
 from sessions.model.errors import BadInput, Conflict, SessileError
 from sessions.model.types import TenantId

@@ -17,12 +17,7 @@ from inference.tools.mcp.mcp_tools import McpTools
 from inference.tools.tools_file import AnyTool, CodeTool, ToolsFile
 from sessions.model.types import McpSource, TenantId
 from sessions.public_addresses import AddressRules
-from sessions.server_tools import (
-    ReportProgress,
-    ServerTool,
-    ToolRequest,
-    ToolResult,
-)
+from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
 

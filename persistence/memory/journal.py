@@ -24,15 +24,7 @@ from persistence.memory.database import MemoryDatabase, run_now
 from persistence.sqlite.journal import SqliteCalls
 from persistence.validation import closed
 from sessions.limits import Tally
-from sessions.model.journal_types import (
-    Append,
-    CommandRecord,
-    Due,
-    Head,
-    Loaded,
-    Page,
-    ResponsePlace,
-)
+from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")

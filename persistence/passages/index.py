@@ -20,14 +20,7 @@ import msgspec
 
 from persistence.codec import Codec, with_keys
 from persistence.passages.databases import PassageDatabase
-from persistence.passages.dialects import (
-    COMMON_CHUNKS,
-    OVERSAMPLED,
-    PUT_SIGNS,
-    PUT_WORDS,
-    WordQuery,
-    condition,
-)
+from persistence.passages.dialects import COMMON_CHUNKS, OVERSAMPLED, PUT_SIGNS, PUT_WORDS, WordQuery, condition
 from persistence.passages.signs import ROWS_AT_ONCE, SignCache, StoreSigns, packed, signs
 from persistence.passages.words import SECRET_BYTES, indexed_text, query_words
 from persistence.sql.script import Parameters, Query, Script, one_query

@@ -17,17 +17,7 @@ from sessions.model.errors import SessileError
 from sessions.model.journal_types import CommandRecord, HeadPatch, UsageRow
 from sessions.model.push import PushNotice
 from sessions.model.reviews import Case
-from sessions.model.types import (
-    CallId,
-    InputPassage,
-    ItemId,
-    Json,
-    Principal,
-    ResponseId,
-    RunFile,
-    UnixMs,
-    Usage,
-)
+from sessions.model.types import CallId, InputPassage, ItemId, Json, Principal, ResponseId, RunFile, UnixMs, Usage
 from sessions.model.verdicts import Finding, Verdict
 
 # -- inputs ---------------------------------------------------------------------------------------------------------

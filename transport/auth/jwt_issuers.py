@@ -32,17 +32,7 @@ from msgspec import Meta
 
 from sessions.model.api_keys import check_name
 from sessions.model.errors import BadInput, Unauthorized, Unavailable
-from sessions.model.types import (
-    DEFAULT_SCOPES,
-    NEVER,
-    SCOPES,
-    Authority,
-    Principal,
-    Scope,
-    TenantId,
-    TokenRef,
-    UnixMs,
-)
+from sessions.model.types import DEFAULT_SCOPES, NEVER, SCOPES, Authority, Principal, Scope, TenantId, TokenRef, UnixMs
 from sessions.setting_files import parse_toml, reason
 from transport.addresses import is_loopback
 from transport.auth.authenticator import TOKEN_PREFIX

@@ -22,13 +22,7 @@ from msgspec import Meta
 
 from sessions.model.api_keys import ApiKeyRequest, user_of_key
 from sessions.model.errors import BadInput
-from sessions.model.types import (
-    DEFAULT_SCOPES,
-    Authority,
-    Principal,
-    Scope,
-    TenantId,
-)
+from sessions.model.types import DEFAULT_SCOPES, Authority, Principal, Scope, TenantId
 from sessions.setting_files import parse_toml, reason
 
 DEFAULT_MODEL: Final = "default"

@@ -12,14 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model import events as ev
-from sessions.model.generation import (
-    ATTENDED,
-    GENERATE,
-    ITEMS_LEFT_OUT,
-    RETRIEVAL_SKIPPED,
-    TOOL_CALLS_MADE,
-    TRUNCATION,
-)
+from sessions.model.generation import ATTENDED, GENERATE, ITEMS_LEFT_OUT, RETRIEVAL_SKIPPED, TOOL_CALLS_MADE, TRUNCATION
 from sessions.model.types import (
     ContentPart,
     FunctionCall,

@@ -20,18 +20,7 @@ from sessions.model.commands import ClientCommand
 from sessions.model.errors import BadInput
 from sessions.model.types import INTEGER_MAX
 from transport import errors
-from transport.protocol.frames import (
-    JSON,
-    Ack,
-    ClientFrame,
-    Encoding,
-    Hello,
-    Ping,
-    Pong,
-    Query,
-    Subscribe,
-    Unsubscribe,
-)
+from transport.protocol.frames import JSON, Ack, ClientFrame, Encoding, Hello, Ping, Pong, Query, Subscribe, Unsubscribe
 
 DEPTH_MAX: Final = 64
 FRAMES_MAX: Final = 256

@@ -11,15 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 
 from sessions.model.errors import BadInput
-from sessions.model.push import (
-    ApnsTarget,
-    FcmTarget,
-    PushKind,
-    PushTarget,
-    QuietHours,
-    WebPushTarget,
-    kind_of,
-)
+from sessions.model.push import ApnsTarget, FcmTarget, PushKind, PushTarget, QuietHours, WebPushTarget, kind_of
 from sessions.public_addresses import AddressRules
 
 ENDPOINT_MAX: Final = 2048

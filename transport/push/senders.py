@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from sessions.model.push import (
-    ApnsTarget,
-    FcmTarget,
-    PushDelivery,
-    PushKind,
-    PushSubscription,
-    WebPushTarget,
-)
+from sessions.model.push import ApnsTarget, FcmTarget, PushDelivery, PushKind, PushSubscription, WebPushTarget
 from sessions.model.types import UnixMs
 from transport.push.apns import Apns
 from transport.push.fcm import Fcm

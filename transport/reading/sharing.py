@@ -27,14 +27,7 @@ from sessions.machine.state import State
 from sessions.model.audit import Action, Audited
 from sessions.model.errors import Conflict, Forbidden, Limited, NotFound
 from sessions.model.journal_types import Head
-from sessions.model.shares import (
-    TOKEN_BYTES,
-    ShareId,
-    ShareLink,
-    ShareStore,
-    share_not_found,
-    token_hash_of,
-)
+from sessions.model.shares import TOKEN_BYTES, ShareId, ShareLink, ShareStore, share_not_found, token_hash_of
 from sessions.model.types import ItemId, Json, Message, Principal, SessionKey, TenantId
 from transport.auth.client_addresses import address_group
 from transport.reading.log_reader import LogReader, visible

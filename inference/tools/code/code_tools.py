@@ -15,14 +15,7 @@ import msgspec
 import structlog
 
 from inference.tools.code.run_files import FilledFolder, FolderBounds, KeptFiles, RunFiles
-from inference.tools.code.sandbox_pool import (
-    Kind,
-    Sandbox,
-    SandboxPool,
-    SandboxResult,
-    SandboxUnavailable,
-    find_kind,
-)
+from inference.tools.code.sandbox_pool import Kind, Sandbox, SandboxPool, SandboxResult, SandboxUnavailable, find_kind
 from inference.tools.code.scratch import plain_files
 from inference.tools.tools_file import CodeTool
 from sessions.machine.scrubbing import files_line

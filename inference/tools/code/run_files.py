@@ -20,14 +20,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from inference.tools.code.scratch import (
-    NAME_MAX,
-    ScratchFile,
-    is_path,
-    new_file,
-    open_plain_file,
-    plain_files,
-)
+from inference.tools.code.scratch import NAME_MAX, ScratchFile, is_path, new_file, open_plain_file, plain_files
 from sessions.model.errors import Limited, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.knowledge.files import (
     CHUNK_BYTES,

@@ -16,14 +16,7 @@ import structlog
 from inference.tools.mcp.catalogue import Listing
 from sessions.model.errors import SessileError
 from sessions.model.types import TenantId, UnixMs
-from sessions.tool_records import (
-    BODY_BYTES_MAX,
-    ToolListing,
-    ToolPin,
-    ToolRecord,
-    ToolRecordKind,
-    ToolRecordStore,
-)
+from sessions.tool_records import BODY_BYTES_MAX, ToolListing, ToolPin, ToolRecord, ToolRecordKind, ToolRecordStore
 
 log = structlog.get_logger(__name__)
 

@@ -12,15 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.billing.metering import (
-    DAY_MS,
-    UsageEntry,
-    UsageGroup,
-    UsageTotal,
-    allowed_query,
-    day_text,
-    total_public,
-)
+from sessions.billing.metering import DAY_MS, UsageEntry, UsageGroup, UsageTotal, allowed_query, day_text, total_public
 from sessions.billing.prices import PICOS, PriceBook, amount, read_prices, sum_public
 from sessions.billing.reconcile import DIFFERENCES_MAX, ReconciliationReport, reconcile
 from sessions.model.errors import BadInput, Forbidden

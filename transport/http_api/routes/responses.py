@@ -46,13 +46,7 @@ from transport.http_api.context import command_id_of, gateway_of, principal_of, 
 from transport.http_api.strict_json import StrictRoute, release_body
 from transport.model_catalog import ModelCard, card
 from transport.openai import responses_render
-from transport.openai.compaction import (
-    behind_compaction,
-    compacted,
-    compaction_not_found,
-    last_compaction,
-    place_of,
-)
+from transport.openai.compaction import behind_compaction, compacted, compaction_not_found, last_compaction, place_of
 from transport.openai.conversations import Include, ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.left_out import include_left_out, left_out, read_parts, service_left_out

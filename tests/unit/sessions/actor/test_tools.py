@@ -47,14 +47,7 @@ from sessions.model.types import (
 )
 from sessions.model.verdicts import PASS, Finding, Verdict
 from sessions.ports import FilterSet
-from sessions.server_tools import (
-    CallFile,
-    ReportProgress,
-    ServerTool,
-    ToolProgress,
-    ToolRequest,
-    ToolResult,
-)
+from sessions.server_tools import CallFile, ReportProgress, ServerTool, ToolProgress, ToolRequest, ToolResult
 from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 from tests.support.cluster.replicas import KEY, Place, Reader, Replica
 from tests.support.cluster.replicas import SESSION as RUNNING_SESSION

@@ -64,12 +64,7 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import Release
-from sessions.turn.result_cache import (
-    ANSWER_BYTES_MAX,
-    ResultLookup,
-    is_deterministic,
-    request_name,
-)
+from sessions.turn.result_cache import ANSWER_BYTES_MAX, ResultLookup, is_deterministic, request_name
 from sessions.turn.retokenisation import as_written, tail_ids
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.screening import REDACTIONS_MAX, screened

@@ -21,14 +21,7 @@ from mcp.types import Tool as ListedTool
 from structlog.testing import capture_logs
 
 from inference.tools.mcp import launcher
-from inference.tools.mcp.catalogue import (
-    NAME_LENGTH_MAX,
-    SCHEMA_DEPTH_MAX,
-    digest_of,
-    review,
-    shown_name,
-    taken_over,
-)
+from inference.tools.mcp.catalogue import NAME_LENGTH_MAX, SCHEMA_DEPTH_MAX, digest_of, review, shown_name, taken_over
 from inference.tools.mcp.connection import McpConnection
 from inference.tools.mcp.guarded_http import BODY_BYTES_MAX, GuardedTransport
 from inference.tools.mcp.plain_words import plain_words
