@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LimitServices(NamedTuple):
-    """What a limits file makes of a process: the limits in force, and who counts by them."""
+    """Holds what a limits file makes of a process: the limits in force, and who counts by them."""
 
     now: LimitsNow
     quotas: Quotas  # for a gateway

@@ -1,4 +1,4 @@
-"""What tokenizers have in common that concatenate pieces only (`Tokenizer.gap` is None)."""
+"""Holds what tokenizers have in common that concatenate pieces only (`Tokenizer.gap` is None)."""
 
 from __future__ import annotations
 

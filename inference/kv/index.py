@@ -145,7 +145,7 @@ class SnapshotIndex(Generic[S]):
 
 
 class IndexedTier(Generic[S]):
-    """What a tier says of its snapshots: those of which this process knows, without waiting. Collections are to be read
+    """A tier that says, without waiting, which of its snapshots this process knows. Its collections are to be read
     before the next `await`."""
 
     def __init__(self) -> None:

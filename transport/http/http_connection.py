@@ -242,7 +242,7 @@ class HttpConnection(HttpToolsProtocol):
         if cycle is None or cycle.more_body or cycle.response_started or cycle.scope["method"] not in ("GET", "HEAD"):
             return False
         cycle.keep_alive = False
-        self._deadline = self.loop.call_later(HALF_CLOSED_S, self._leave_unbegun, cycle)
+        self._until(HALF_CLOSED_S, lambda: self._leave_unbegun(cycle))
         return self.transport.can_write_eof()  # TLS has no half of a connection
 
     def _leave_unbegun(self, cycle: RequestResponseCycle) -> None:
@@ -401,9 +401,7 @@ class HttpConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+        self._until(LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
         if self._refused or self._declined:
@@ -434,10 +432,10 @@ class HttpConnection(HttpToolsProtocol):
             self._place.close()
             self._place = None
 
-    def _until(self, seconds: float | None) -> None:
+    def _until(self, seconds: float | None, then: Callable[[], None] | None = None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._late)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, then or self._late)
 
     def _late(self) -> None:
         self._deadline = None

@@ -1,5 +1,5 @@
-"""What surrounds the HTTP application of a server, once for all of its parts: they share one bound of bodies in memory,
-and what is refused here needs no part.
+"""Surrounds the HTTP application of a server, once for all of its parts: they share one bound of bodies in memory, and
+what is refused here needs no part.
 
 Loads neither FastAPI nor a route: requests come before those are there (`late_app`).
 """

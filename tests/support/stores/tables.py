@@ -1,4 +1,4 @@
-"""What tests look at, and change, in the tables of a store in memory: at once, and past its medium."""
+"""Reads and changes the tables of a store in memory for tests: at once, and past its medium."""
 
 from __future__ import annotations
 
