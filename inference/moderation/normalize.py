@@ -22,7 +22,7 @@ import disarm
 
 from sessions.turn.keyword_filter import fold
 
-_KEPT_MAX: Final = 0x20000  # code points behind it are ideographs, or nothing that is shown
+_KEPT_MAX: Final = 0x20000  # code points from here on are ideographs, or nothing that is shown
 _SHOWN_MAX: Final = 0xE0000
 _UNSEEN: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u17b4\u17b5\u2065")  # letters and signs without a shape
 _SPACES: Final = re.compile(" {2,}")
@@ -32,11 +32,14 @@ _CONTROLS: Final = {"n": "\n", "r": "\n", "t": "\t", "b": "", "f": " "}
 
 
 class _Plain(dict[str, str]):
-    """A cache of each character's plain form."""
+    """A cache of each character's plain form, without the million that are their own form or have none."""
 
     def __missing__(self, character: str) -> str:
-        if character >= chr(_KEPT_MAX):
-            return _plain(character)
+        if (code := ord(character)) >= _KEPT_MAX:
+            if code >= _SHOWN_MAX or code & 0xFFFE == 0xFFFE:
+                return ""
+            if not unicodedata.decomposition(character):
+                return character
         plain = self[character] = _plain(character)
         return plain
 
@@ -49,9 +52,9 @@ def _plain(character: str) -> str:
     if (digit := unicodedata.decimal(character, None)) is not None:
         return str(digit)
     category = unicodedata.category(character)
-    if category == "Cs" or chr(_KEPT_MAX) <= character < chr(0x2F800):
+    if category == "Cs":
         return character
-    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN or ord(character) >= _SHOWN_MAX:
+    if category in ("Cf", "Mn", "Me", "Cc") or character in _UNSEEN:
         return ""
     if category == "Pd":
         return "-"

@@ -48,6 +48,7 @@ from tests.support.effort import effort
         ("one–two—three", "one-two-three"),
         ("“quoted’", "\"quoted'"),
         ("ﬁne", "fine"),
+        ("\U00020000\U0002f801\U0002fffe\U00030000\U000e0070", "\U00020000丸\U00030000"),
     ],
 )
 def test_what_looks_the_same_is_the_same(text: str, plain: str) -> None:
