@@ -82,7 +82,7 @@ class McpConnection:
         self.listing = Listing()
         self.sent = SentSecrets()
         self._said = ""  # in this attempt, of a failure
-        self._failure = ""  # why the last attempt failed
+        self._failure = "it has not answered yet"  # why the last attempt failed
         self.ready = asyncio.Event()  # connected and listed, now
         self.tried = asyncio.Event()  # once, with or without success
         self.unused = asyncio.Event()  # no call needs it

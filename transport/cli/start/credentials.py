@@ -73,7 +73,7 @@ def read_sign_in(settings: Settings) -> tuple[ProviderSettings, PublicUrl] | Non
     """Returns the provider and the public address that the settings name for signing in, None if nobody signs in.
     Raises BadInput and BadSetting, which say what is wrong."""
     if not settings.oidc_issuer and not settings.oidc_client_id:
-        for name in ("oidc_tenant", "oidc_tenant_claim", "oidc_role_claim", "oidc_client_secret_file"):
+        for name in ("oidc_tenant", "oidc_tenant_claim", "oidc_role_claim", "oidc_client_secret_file", "public_url"):
             if getattr(settings, name):
                 raise BadSetting(f"{name}: nobody signs in without oidc_issuer and oidc_client_id; give both, or none")
         return None
