@@ -312,17 +312,14 @@ async def test_what_was_never_written_is_not_sent_and_what_was_is_lost() -> None
 @pytest.mark.parametrize(
     ("refusal", "kind"), [(BusyLoadingError("loading"), NotSent), (ReadOnlyError("a replica"), ReadOnlyError)]
 )
-def test_a_server_that_is_not_ready_or_not_the_master_is_connected_to_anew(
+@virtual
+async def test_a_server_that_is_not_ready_or_not_the_master_is_connected_to_anew(
     refusal: Exception, kind: type[Exception]
 ) -> None:
-    @virtual
-    async def run() -> None:
-        lane, connection = over(refusal, b"ok")
-        assert isinstance(await outcome(lane.call("SET")), kind)
-        assert await lane.call("SET") == b"ok" and connection.attempts == 2
-        await lane.close()
-
-    run()
+    lane, connection = over(refusal, b"ok")
+    assert isinstance(await outcome(lane.call("SET")), kind)
+    assert await lane.call("SET") == b"ok" and connection.attempts == 2
+    await lane.close()
 
 
 @virtual
@@ -505,14 +502,11 @@ async def test_an_answer_that_was_lost_is_never_sent_again() -> None:
 
 
 @pytest.mark.parametrize("answers", [[ClusterDownError("down")], [TryAgainError("later")] * HOPS_MAX])
-def test_a_cluster_that_does_not_settle_has_not_got_the_call(answers: list[Exception]) -> None:
-    @virtual
-    async def run() -> None:
-        made, _ = servers(_1=FakeConnection(*answers))
-        assert isinstance(await outcome(made.call("key", "GET")), NotSent)
-        await made.close()
-
-    run()
+@virtual
+async def test_a_cluster_that_does_not_settle_has_not_got_the_call(answers: list[Exception]) -> None:
+    made, _ = servers(_1=FakeConnection(*answers))
+    assert isinstance(await outcome(made.call("key", "GET")), NotSent)
+    await made.close()
 
 
 INFO = b"redis_version:7.2.4\r\n"

@@ -544,33 +544,30 @@ async def test_after_an_import_that_failed_another_snapshot_is_taken() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["at once", "later"])
-def test_what_is_given_up_leaves_neither_a_task_nor_room_for_its_kv(
+@virtual
+async def test_what_is_given_up_leaves_neither_a_task_nor_room_for_its_kv(
     begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @virtual
-    async def run() -> None:
-        async with cluster(replicas=1, gateways=0) as made:
-            target, taking = Target(made), [0]
+    async with cluster(replicas=1, gateways=0) as made:
+        target, taking = Target(made), [0]
 
-            async def import_kv(key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-                taking[0] += 1
-                try:
-                    return len([data async for data in chunks])
-                finally:
-                    taking[0] -= 1
+        async def import_kv(key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
+            taking[0] += 1
+            try:
+                return len([data async for data in chunks])
+            finally:
+                taking[0] -= 1
 
-            monkeypatch.setattr(target.target.engine, "import_kv", import_kv)
-            target.open_session.receive(pf.Reserve(1, key(1), 10))
-            target.open_session.receive(pf.KVSnapshotChunk(1, b"the manifest"))
-            if begun:
-                await settled()
-                assert taking == [1]
-            target.open_session.receive(pf.Abort(1, "given up"))
+        monkeypatch.setattr(target.target.engine, "import_kv", import_kv)
+        target.open_session.receive(pf.Reserve(1, key(1), 10))
+        target.open_session.receive(pf.KVSnapshotChunk(1, b"the manifest"))
+        if begun:
             await settled()
-            assert taking == [0] and all(task.done() for task in target.tasks) and target.tasks
-            assert not target.target.arriving and pf.HandoffReady(1, 0) not in target.said
-
-    run()
+            assert taking == [1]
+        target.open_session.receive(pf.Abort(1, "given up"))
+        await settled()
+        assert taking == [0] and all(task.done() for task in target.tasks) and target.tasks
+        assert not target.target.arriving and pf.HandoffReady(1, 0) not in target.said
 
 
 class Visits:

@@ -214,28 +214,24 @@ async def test_every_live_replica_does_its_part() -> None:
 
 @pytest.mark.parametrize("failure", [AssertionError("the log ends early"), Unavailable("store_away", "away")], ids=repr)
 @pytest.mark.parametrize("part", ["execute", "release", "destroy"])
-def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str, failure: Exception) -> None:
+@virtual
+async def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str, failure: Exception) -> None:
     """One of Mary's cannot be erased for now: the rest of hers and all of Ben's go on, and she is not called erased."""
-
-    @virtual
-    async def run() -> None:
-        async with Place() as place:
-            replica, keys = await place.replica(), MemoryKeyStore()
-            await populated(place, replica, keys)
-            for user in ("mary", "ben"):
-                await request_erasure(place, replica, user)
-                await advance(1.0)
-            with pytest.MonkeyPatch.context() as patch:
-                done = failing(patch, replica, keys, part, failure)
-                assert await an_eraser(replica, keys).sweep() == 1
-                assert done, "others of hers were seen to after the one that failed"
-            assert head_of(place.store, OTHERS) is None and head_of(place.store, OPEN) is not None
-            mary = await MemoryStore(replica.journal.database).end_users.find(LOCAL, "mary")
-            assert mary is not None and mary.done_at is None
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        for user in ("mary", "ben"):
+            await request_erasure(place, replica, user)
+            await advance(1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            done = failing(patch, replica, keys, part, failure)
             assert await an_eraser(replica, keys).sweep() == 1
-            assert all(head_of(place.store, key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
-
-    run()
+            assert done, "others of hers were seen to after the one that failed"
+        assert head_of(place.store, OTHERS) is None and head_of(place.store, OPEN) is not None
+        mary = await MemoryStore(replica.journal.database).end_users.find(LOCAL, "mary")
+        assert mary is not None and mary.done_at is None
+        assert await an_eraser(replica, keys).sweep() == 1
+        assert all(head_of(place.store, key) is None and keys._keys.get(key) is None for key in (OPEN, ENDED, GONE))
 
 
 def failing(
@@ -341,28 +337,25 @@ async def test_many_are_looked_at_page_by_page_and_a_journal_that_is_away_costs_
 @pytest.mark.parametrize(
     "trouble", [OSError(errno.EROFS, "Read-only file system"), Unavailable("journal_unavailable", "It is away.")]
 )
-def test_a_sweep_that_fails_is_tried_again_at_the_next_beat(trouble: Exception) -> None:
-    @virtual
-    async def run() -> None:
-        async with Place() as place:
-            replica = await place.replica()
-            sweeps = sweeps_of(replica, sweep_s=1.0)
-            tried = 0
+@virtual
+async def test_a_sweep_that_fails_is_tried_again_at_the_next_beat(trouble: Exception) -> None:
+    async with Place() as place:
+        replica = await place.replica()
+        sweeps = sweeps_of(replica, sweep_s=1.0)
+        tried = 0
 
-            async def recover() -> int:
-                nonlocal tried
-                tried += 1
-                raise trouble
+        async def recover() -> int:
+            nonlocal tried
+            tried += 1
+            raise trouble
 
-            sweeps.recover = recover  # type: ignore[method-assign]
-            running = asyncio.create_task(sweeps.run())
-            await advance(3.5)
-            assert tried == 4 and not running.done()
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-
-    run()
+        sweeps.recover = recover  # type: ignore[method-assign]
+        running = asyncio.create_task(sweeps.run())
+        await advance(3.5)
+        assert tried == 4 and not running.done()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
 
 
 ACME, BETA, GAMMA = TenantId("acme"), TenantId("beta"), TenantId("gamma")
@@ -437,30 +430,27 @@ def decided(place: Place, key: SessionKey, at: int) -> ReviewId:
 
 
 @pytest.mark.parametrize("trouble", ["unfolded", "refused"])
-def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble: str) -> None:
-    @virtual
-    async def run() -> None:
-        async with Place(OPTIONS) as place:
-            first = await place.replica("r1")
-            keys = [SessionKey(TenantId("local"), SessionId(name)) for name in ("a", "b")]
-            for key in keys:
-                await first.do(cm.SessionCreate(id=place.name(), session=key.session))
-                for _ in range(3):
-                    said = cm.MessageCreate(id=place.name(), session=key.session, content="x", respond=False)
-                    await first.do(said)
-            first.crash()
-            await advance(LEASE_S)
-            _, good = (decided(place, key, at) for at, key in enumerate(keys, 1))
-            heir = await place.replica("r2")
-            if trouble == "unfolded":
-                lose_record(place.store, keys[0], 3)
-            else:
-                heir.faults.next("grant", "refused")
-            assert await sweeps_of(heir).deliver_reviews() == 1
-            assert place.store.query("SELECT id FROM reviews WHERE told = 1") == [(good,)]
-            assert isinstance(place.records(keys[1])[-1].event, ev.ReviewDecided)
-
-    run()
+@virtual
+async def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble: str) -> None:
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1")
+        keys = [SessionKey(TenantId("local"), SessionId(name)) for name in ("a", "b")]
+        for key in keys:
+            await first.do(cm.SessionCreate(id=place.name(), session=key.session))
+            for _ in range(3):
+                said = cm.MessageCreate(id=place.name(), session=key.session, content="x", respond=False)
+                await first.do(said)
+        first.crash()
+        await advance(LEASE_S)
+        _, good = (decided(place, key, at) for at, key in enumerate(keys, 1))
+        heir = await place.replica("r2")
+        if trouble == "unfolded":
+            lose_record(place.store, keys[0], 3)
+        else:
+            heir.faults.next("grant", "refused")
+        assert await sweeps_of(heir).deliver_reviews() == 1
+        assert place.store.query("SELECT id FROM reviews WHERE told = 1") == [(good,)]
+        assert isinstance(place.records(keys[1])[-1].event, ev.ReviewDecided)
 
 
 @virtual

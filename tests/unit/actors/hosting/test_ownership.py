@@ -115,17 +115,14 @@ async def test_an_early_takeover_replaces_exactly_the_owner_that_was_lost() -> N
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_a_grant_of_unknown_outcome_is_looked_up_and_never_taken_twice(lost: str) -> None:
-    @virtual
-    async def run() -> None:
-        world = World()
-        first = await world.replica("r1")
-        getattr(world.faults, lost)["grant"] = [UNKNOWN]
-        taken = await first.acquire(KEY, None)
-        assert world.head == taken.head and taken.head.fence == 1
-        assert taken.head.owner == owner_label(taken.owner)
-
-    run()
+@virtual
+async def test_a_grant_of_unknown_outcome_is_looked_up_and_never_taken_twice(lost: str) -> None:
+    world = World()
+    first = await world.replica("r1")
+    getattr(world.faults, lost)["grant"] = [UNKNOWN]
+    taken = await first.acquire(KEY, None)
+    assert world.head == taken.head and taken.head.fence == 1
+    assert taken.head.owner == owner_label(taken.owner)
 
 
 @virtual
@@ -264,21 +261,18 @@ async def left_behind(world: World) -> Head:
 
 
 @pytest.mark.parametrize("end", [AWAY, UNKNOWN, asyncio.CancelledError()], ids=["away", "unknown", "cancelled"])
-def test_a_claim_that_stood_though_nobody_heard_so_is_given_back(end: BaseException) -> None:
-    @virtual
-    async def run() -> None:
-        world = World()
-        head, first = await left_behind(world), await world.replica("r1")
-        world.faults.after["claim"] = [UNKNOWN]
-        world.faults.before["claim"] = [None, end, end, end]
-        world.faults.before["release"] = [AWAY]
-        with pytest.raises(type(end) if end is not AWAY else Unavailable):
-            await first.acquire(KEY, head)
-        assert world.directory.locate(KEY, now=0.0) is not None, "it names us for a session that we do not have"
-        await first.retry_releases()
-        assert world.directory.locate(KEY, now=0.0) is None
-
-    run()
+@virtual
+async def test_a_claim_that_stood_though_nobody_heard_so_is_given_back(end: BaseException) -> None:
+    world = World()
+    head, first = await left_behind(world), await world.replica("r1")
+    world.faults.after["claim"] = [UNKNOWN]
+    world.faults.before["claim"] = [None, end, end, end]
+    world.faults.before["release"] = [AWAY]
+    with pytest.raises(type(end) if end is not AWAY else Unavailable):
+        await first.acquire(KEY, head)
+    assert world.directory.locate(KEY, now=0.0) is not None, "it names us for a session that we do not have"
+    await first.retry_releases()
+    assert world.directory.locate(KEY, now=0.0) is None
 
 
 @virtual

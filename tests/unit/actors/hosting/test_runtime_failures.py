@@ -25,7 +25,7 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.stores.tables import lose_record, usage_in
-from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
+from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
 QUESTION = "where is the river"
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)
@@ -81,27 +81,24 @@ def check_log(place: Place, response_id: str | None) -> None:
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "applied"])
 @pytest.mark.parametrize("number", [0, 1, 2, 5, 9])
-def test_an_append_that_fails_changes_nothing_for_anybody(fault: Fault, number: int) -> None:
+@virtual
+async def test_an_append_that_fails_changes_nothing_for_anybody(fault: Fault, number: int) -> None:
     """Whichever append it is and whether or not it stood: one effect, one answer, the same text."""
-
-    async def scenario() -> None:
-        async with Place(OPTIONS) as place:
-            replica = await place.replica()
-            reader = place.read(replica)
-            asked = message(place)
-            replica.faults.next("append", *[done] * number, fault)
-            create = cm.SessionCreate(id=place.name(), session=SESSION)
-            await insist(replica, create)
-            answer = await insist(replica, asked)
-            ended = await reader.ended(answer.response_id)
-            assert isinstance(ended, ev.ResponseCompleted)
-            assert reader.records == place.records(), "each record was shown once"
-            assert reader.text(answer.response_id) == await undisturbed()
-            assert await replica.do(asked) == answer
-            assert len(usage_in(place.store)) == 1
-            check_log(place, answer.response_id)
-
-    run(scenario())
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        asked = message(place)
+        replica.faults.next("append", *[done] * number, fault)
+        create = cm.SessionCreate(id=place.name(), session=SESSION)
+        await insist(replica, create)
+        answer = await insist(replica, asked)
+        ended = await reader.ended(answer.response_id)
+        assert isinstance(ended, ev.ResponseCompleted)
+        assert reader.records == place.records(), "each record was shown once"
+        assert reader.text(answer.response_id) == await undisturbed()
+        assert await replica.do(asked) == answer
+        assert len(usage_in(place.store)) == 1
+        check_log(place, answer.response_id)
 
 
 async def done() -> None:
@@ -215,120 +212,111 @@ async def test_a_journal_that_was_restored_from_a_backup_is_another_continuity()
 
 @pytest.mark.parametrize("afterwards", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(8))
-def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) -> None:
+@virtual
+async def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) -> None:
     """Before the write or right after it, when nobody has heard of it: the client repeats what was not answered, the
     next replica continues the same response, and the reader has the text of the unfailed run."""
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1")
+        old = place.read(first)
 
-    async def scenario() -> None:
-        async with Place(OPTIONS) as place:
-            first = await place.replica("r1")
-            old = place.read(first)
+        async def die() -> None:
+            if afterwards:
+                first.faults.afterwards("append", first.crash)
+            else:
+                first.crash()
 
-            async def die() -> None:
-                if afterwards:
-                    first.faults.afterwards("append", first.crash)
-                else:
-                    first.crash()
+        first.faults.next("append", *[done] * number, die)
+        create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
+        before: list[cm.Ok] = []
 
-            first.faults.next("append", *[done] * number, die)
-            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
-            before: list[cm.Ok] = []
+        async def client() -> None:
+            before.append(await first.do(create))
+            before.append(await first.do(asked))
 
-            async def client() -> None:
-                before.append(await first.do(create))
-                before.append(await first.do(asked))
-
-            talking = asyncio.create_task(client())
-            await until(lambda: first.crashed)
-            await advance(7.0)  # its lease is over
-            talking.cancel()
-            heir = await place.replica("r2")
-            new = place.read(heir)
-            after = [await insist(heir, create), await insist(heir, asked)]
-            for early, late in zip(before, after, strict=False):
-                assert (early.item_id, early.response_id, early.offset) == (late.item_id, late.response_id, late.offset)
-            response_id = after[1].response_id
-            if place.terminals(response_id) == []:
-                await new.ended(response_id)
-            check_log(place, response_id)
-            assert text_of(place.records(), response_id) == await undisturbed()
-            assert old.records == place.records()[: len(old.records)], "delivered tokens never change"
-            (row,) = usage_in(place.store)
-            assert (row.principal.key_id, row.principal.role) == (LOCAL_PRINCIPAL.key_id, LOCAL_PRINCIPAL.role)
-            whole = len(list(await heir.engine.tokenizer.text(await undisturbed())))
-            assert row.usage.output_tokens <= whole + 8, "what was made twice is not billed twice"
-
-    run(scenario())
+        talking = asyncio.create_task(client())
+        await until(lambda: first.crashed)
+        await advance(7.0)  # its lease is over
+        talking.cancel()
+        heir = await place.replica("r2")
+        new = place.read(heir)
+        after = [await insist(heir, create), await insist(heir, asked)]
+        for early, late in zip(before, after, strict=False):
+            assert (early.item_id, early.response_id, early.offset) == (late.item_id, late.response_id, late.offset)
+        response_id = after[1].response_id
+        if place.terminals(response_id) == []:
+            await new.ended(response_id)
+        check_log(place, response_id)
+        assert text_of(place.records(), response_id) == await undisturbed()
+        assert old.records == place.records()[: len(old.records)], "delivered tokens never change"
+        (row,) = usage_in(place.store)
+        assert (row.principal.key_id, row.principal.role) == (LOCAL_PRINCIPAL.key_id, LOCAL_PRINCIPAL.role)
+        whole = len(list(await heir.engine.tokenizer.text(await undisturbed())))
+        assert row.usage.output_tokens <= whole + 8, "what was made twice is not billed twice"
 
 
 @pytest.mark.parametrize("number", range(1, 14, 2))
-def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) -> None:
+@virtual
+async def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) -> None:
     """The phrase begins before the crash and would end behind it: what is held back is in nobody's memory."""
+    whole = await undisturbed()
+    phrase = whole[len(whole) // 2 :][:14]
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1", filters=filters(phrase))
 
-    async def scenario() -> None:
-        whole = await undisturbed()
-        phrase = whole[len(whole) // 2 :][:14]
-        async with Place(OPTIONS) as place:
-            first = await place.replica("r1", filters=filters(phrase))
-
-            async def die() -> None:
-                first.crash()
-
-            first.faults.next("append", *[done] * number, die)
-            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
-
-            async def client() -> None:
-                await first.do(create)
-                await first.do(asked)
-
-            talking = asyncio.create_task(client())
-            await until(lambda: first.crashed or bool(place.records() and not place.head().open and number > 2))
+        async def die() -> None:
             first.crash()
-            await advance(7.0)
-            talking.cancel()
-            heir = await place.replica("r2", filters=filters(phrase))
-            new = place.read(heir)
-            await insist(heir, create)
-            answer = await insist(heir, asked)
-            if place.terminals(answer.response_id) == []:
-                await new.ended(answer.response_id)
-            check_log(place, answer.response_id)
-            assert text_of(place.records(), answer.response_id) == whole[: whole.lower().index(phrase.lower())]
 
-    run(scenario())
+        first.faults.next("append", *[done] * number, die)
+        create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
+
+        async def client() -> None:
+            await first.do(create)
+            await first.do(asked)
+
+        talking = asyncio.create_task(client())
+        await until(lambda: first.crashed or bool(place.records() and not place.head().open and number > 2))
+        first.crash()
+        await advance(7.0)
+        talking.cancel()
+        heir = await place.replica("r2", filters=filters(phrase))
+        new = place.read(heir)
+        await insist(heir, create)
+        answer = await insist(heir, asked)
+        if place.terminals(answer.response_id) == []:
+            await new.ended(answer.response_id)
+        check_log(place, answer.response_id)
+        assert text_of(place.records(), answer.response_id) == whole[: whole.lower().index(phrase.lower())]
 
 
 @pytest.mark.parametrize("number", range(2, 30, 3))
-def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> None:
+@virtual
+async def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> None:
     """Stop strings that never come, but begin inside many words: at most moments the release ends inside a token."""
+    whole = await undisturbed()
+    stops = tuple(whole[at : at + 3] + "#" for at in range(2, 90, 6))
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1")
+        create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place, stop=stops)
 
-    async def scenario() -> None:
-        whole = await undisturbed()
-        stops = tuple(whole[at : at + 3] + "#" for at in range(2, 90, 6))
-        async with Place(OPTIONS) as place:
-            first = await place.replica("r1")
-            create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place, stop=stops)
+        async def die() -> None:
+            first.crash()
 
-            async def die() -> None:
-                first.crash()
+        first.faults.next("append", *[done] * number, die)
 
-            first.faults.next("append", *[done] * number, die)
+        async def client() -> None:
+            await first.do(create)
+            await first.do(asked)
 
-            async def client() -> None:
-                await first.do(create)
-                await first.do(asked)
-
-            talking = asyncio.create_task(client())
-            await until(lambda: first.crashed)
-            await advance(7.0)
-            talking.cancel()
-            heir = await place.replica("r2")
-            new = place.read(heir)
-            answer = await insist(heir, asked)
-            await new.ended(answer.response_id)
-            check_log(place, answer.response_id)
-
-    run(scenario())
+        talking = asyncio.create_task(client())
+        await until(lambda: first.crashed)
+        await advance(7.0)
+        talking.cancel()
+        heir = await place.replica("r2")
+        new = place.read(heir)
+        answer = await insist(heir, asked)
+        await new.ended(answer.response_id)
+        check_log(place, answer.response_id)
 
 
 async def replaced(place: Place) -> tuple[Replica, Replica, cm.Ok]:
@@ -396,36 +384,34 @@ async def test_who_takes_over_after_a_hand_off_in_mid_answer_has_little_to_read(
 
 @pytest.mark.parametrize("call", ["claim", "grant", "load"])
 @pytest.mark.parametrize("cold", [False, True], ids=["open", "parked"])
-def test_a_replica_that_dies_while_it_activates(call: str, cold: bool) -> None:
-    async def scenario() -> None:
-        async with Place(OPTIONS) as place:
-            first = await place.replica("r1")
-            reader = place.read(first)
-            await first.create()
-            answer = await first.say(QUESTION)
-            if cold:
-                await reader.ended(answer.response_id)
-            else:
-                await reader.delta(answer.response_id, 3)
-            await first.close()
-            second = await place.replica("r2")
+@virtual
+async def test_a_replica_that_dies_while_it_activates(call: str, cold: bool) -> None:
+    async with Place(OPTIONS) as place:
+        first = await place.replica("r1")
+        reader = place.read(first)
+        await first.create()
+        answer = await first.say(QUESTION)
+        if cold:
+            await reader.ended(answer.response_id)
+        else:
+            await reader.delta(answer.response_id, 3)
+        await first.close()
+        second = await place.replica("r2")
 
-            async def die() -> None:
-                second.crash()
+        async def die() -> None:
+            second.crash()
 
-            second.faults.next(call, die)
-            waking = asyncio.create_task(outcome(second.say("and then", queue=True)))
-            await until(lambda: second.crashed)
-            await advance(7.0)
-            waking.cancel()
-            third = await place.replica("r3")
-            later = place.read(third)
-            follow_up = await insist(third, message(place, "and the sea", queue=True))
-            await later.ended(follow_up.response_id)
-            check_log(place, answer.response_id)
-            assert text_of(place.records(), answer.response_id) == await undisturbed()
-
-    run(scenario())
+        second.faults.next(call, die)
+        waking = asyncio.create_task(outcome(second.say("and then", queue=True)))
+        await until(lambda: second.crashed)
+        await advance(7.0)
+        waking.cancel()
+        third = await place.replica("r3")
+        later = place.read(third)
+        follow_up = await insist(third, message(place, "and the sea", queue=True))
+        await later.ended(follow_up.response_id)
+        check_log(place, answer.response_id)
+        assert text_of(place.records(), answer.response_id) == await undisturbed()
 
 
 @virtual

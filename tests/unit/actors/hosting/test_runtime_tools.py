@@ -26,7 +26,7 @@ from sessions.model.types import FunctionCall, ResponseId, SessionKey, Tokens, u
 from sessions.ports import Engine
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import LOOK, Scripted
-from tests.support.virtual_time import advance, outcome, run, settled, until, virtual
+from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
 TWO_CALLS = (
     'I will look. <tool_call>{"name": "look", "arguments": {"at": "the sea"}}</tool_call>'
@@ -159,48 +159,46 @@ async def test_outputs_go_on_with_their_turn_however_full_it_is(stateless: bool)
 
 
 @pytest.mark.parametrize("number", range(2, 40, 3))
-def test_a_call_is_made_once_whichever_append_its_replica_dies_at(number: int) -> None:
-    async def scenario() -> None:
-        async with Place() as place:
-            stage = Stage(place, TWO_CALLS, "It is blue.")
-            first, _ = await stage.replica("r1")
+@virtual
+async def test_a_call_is_made_once_whichever_append_its_replica_dies_at(number: int) -> None:
+    async with Place() as place:
+        stage = Stage(place, TWO_CALLS, "It is blue.")
+        first, _ = await stage.replica("r1")
 
-            async def die() -> None:
-                first.crash()
-
-            async def pass_() -> None:
-                return
-
-            first.faults.next("append", *[pass_] * number, die)
-            create = cm.SessionCreate(id=place.name(), session=SESSION, tools=(LOOK,))
-            asked = cm.MessageCreate(id=place.name(), session=SESSION, content="what colour is it")
-
-            async def client() -> None:
-                await first.do(create)
-                await first.do(asked)
-
-            talking = asyncio.create_task(client())
-            await until(lambda: first.crashed or stage.made_both())
+        async def die() -> None:
             first.crash()
-            await advance(7.0)
-            talking.cancel()
-            heir, reader = await stage.replica("r2")
-            await heir.do(create)
-            answer = await heir.do(asked)
-            await heir.runtime.recover(KEY)
-            await until(lambda: bool(place.terminals(answer.response_id)))
-            assert [(call.name, call.arguments, call.status) for call in stage.calls()] == [
-                ("look", '{"at": "the sea"}', "completed"),
-                ("look", '{"at": "the sky"}', "completed"),
-            ]
-            ended = place.state().answers[answer.response_id]  # type: ignore[index]
-            assert decode(unpack_tokens(ended.tokens)) + ended.tail == TWO_CALLS
-            for call in stage.calls():
-                last = await heir.do(stage.output(call, "blue"))
-            await reader.ended(last.response_id)
-            assert TWO_CALLS in heir.engine.prompts[-1]  # type: ignore[attr-defined]
 
-    run(scenario())
+        async def pass_() -> None:
+            return
+
+        first.faults.next("append", *[pass_] * number, die)
+        create = cm.SessionCreate(id=place.name(), session=SESSION, tools=(LOOK,))
+        asked = cm.MessageCreate(id=place.name(), session=SESSION, content="what colour is it")
+
+        async def client() -> None:
+            await first.do(create)
+            await first.do(asked)
+
+        talking = asyncio.create_task(client())
+        await until(lambda: first.crashed or stage.made_both())
+        first.crash()
+        await advance(7.0)
+        talking.cancel()
+        heir, reader = await stage.replica("r2")
+        await heir.do(create)
+        answer = await heir.do(asked)
+        await heir.runtime.recover(KEY)
+        await until(lambda: bool(place.terminals(answer.response_id)))
+        assert [(call.name, call.arguments, call.status) for call in stage.calls()] == [
+            ("look", '{"at": "the sea"}', "completed"),
+            ("look", '{"at": "the sky"}', "completed"),
+        ]
+        ended = place.state().answers[answer.response_id]  # type: ignore[index]
+        assert decode(unpack_tokens(ended.tokens)) + ended.tail == TWO_CALLS
+        for call in stage.calls():
+            last = await heir.do(stage.output(call, "blue"))
+        await reader.ended(last.response_id)
+        assert TWO_CALLS in heir.engine.prompts[-1]  # type: ignore[attr-defined]
 
 
 @virtual
