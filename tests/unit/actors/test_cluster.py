@@ -24,7 +24,7 @@ from actors.cluster.placement import BOUND, BoundedRendezvous, session_load_of
 from actors.cluster.pool_states import pool_states
 from actors.cluster.previous_owner import PreviousOwnerQuery
 from actors.cluster.rendezvous import FLAT_MAX, RendezvousTree, ranking
-from actors.cluster.versions import OURS, common_protocol, protocol_mismatch
+from actors.cluster.versions import common_protocol, protocol_mismatch
 from actors.directory import LEASE_TTL_S, PARTITIONS
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState
@@ -122,8 +122,9 @@ KEY = SessionKey(TenantId("t"), SessionId("s"))
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
 
 
-def member(replica: str = "r1", incarnation: str = "i1") -> Member:
-    return Member(replica=ReplicaId(replica), incarnation=incarnation, address="", model="m", fingerprint="f")
+def member(name: str = "r1", **more: Any) -> Member:
+    about = {"incarnation": "i1", "address": name, "model": "m", "fingerprint": "f", **more}
+    return Member(replica=ReplicaId(name), **about)
 
 
 class Keeper:
@@ -259,11 +260,11 @@ async def test_a_gateway_looks_without_being_a_member() -> None:
 @virtual
 async def test_who_was_replaced_stops() -> None:
     store = DirectoryState()
-    old = Keeper(store, member("r1", "old"))
+    old = Keeper(store, member(incarnation="old"))
     await old.directory.open()
     await old.membership.start()
     running = asyncio.create_task(old.membership.run())
-    async with keeping(store, member("r1", "new")):
+    async with keeping(store, member(incarnation="new")):
         await advance(RENEW_S)
         with pytest.raises(Conflict, match="replica_replaced"):
             await running
@@ -282,21 +283,6 @@ def key(n: int) -> SessionKey:
     return SessionKey(TenantId("t"), SessionId(f"s{n}"))
 
 
-def placed_member(
-    name: str, *, weight: float = 1.0, load: float = 0.0, model: str = "m", draining: bool = False
-) -> Member:
-    return Member(
-        replica=ReplicaId(name),
-        incarnation="i",
-        address="",
-        model=model,
-        fingerprint="f",
-        weight=weight,
-        load=load,
-        draining=draining,
-    )
-
-
 def view(*members: Member, version: int = 1) -> View:
     return View(version, members)
 
@@ -305,7 +291,7 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=90)
 weights = st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.5])
 loads = st.floats(0, 2)
 member_lists = st.dictionaries(names, st.tuples(weights, loads), min_size=1, max_size=8).map(
-    lambda found: [placed_member(name, weight=weight, load=load) for name, (weight, load) in found.items()]
+    lambda found: [member(name, weight=weight, load=load) for name, (weight, load) in found.items()]
 )
 
 
@@ -322,9 +308,7 @@ def test_more_weight_never_pushes_a_session_away(members: list[Member], number: 
 
 
 RANKINGS = "from tests.unit.actors.test_cluster import *; print([ranking(key(n), FIVE) for n in range(50)])"
-FIVE = [
-    placed_member(name, weight=weight) for name, weight in [("r1", 1), ("r2", 1), ("r3", 2), ("x" * 80, 1), ("é", 3)]
-]
+FIVE = [member(name, weight=weight) for name, weight in [("r1", 1), ("r2", 1), ("r3", 2), ("x" * 80, 1), ("é", 3)]]
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
@@ -339,7 +323,7 @@ def test_the_ranking_is_part_of_what_processes_agree_on() -> None:
 
 
 @given(members=member_lists, numbers=st.lists(st.integers(0, 50), min_size=1, max_size=60), holders=st.data())
-@example(members=[placed_member("a", load=0.9), placed_member("b", load=0.0)], numbers=list(range(60)), holders=None)
+@example(members=[member("a", load=0.9), member("b", load=0.0)], numbers=list(range(60)), holders=None)
 def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], holders: st.DataObject | None) -> None:
     """Whatever is announced and whoever holds the KV: nothing is placed at a member that has 1.25 times its share."""
     placement = BoundedRendezvous(session_load=SESSION_LOAD)
@@ -355,7 +339,7 @@ def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], ho
 
 
 def test_the_holder_of_the_kv_is_preferred_in_bounds_and_only_there() -> None:
-    members = [placed_member(f"r{n}", load=0.5) for n in range(4)]
+    members = [member(f"r{n}", load=0.5) for n in range(4)]
     last = ranking(key(7), members)[-1]
     chosen = BoundedRendezvous(session_load=SESSION_LOAD).choose(key(7), view(*members), holder=last)
     assert chosen is not None and chosen.replica == last
@@ -368,20 +352,19 @@ def test_the_holder_of_the_kv_is_preferred_in_bounds_and_only_there() -> None:
 
 def test_where_everybody_drains_there_are_no_limits() -> None:
     placement = BoundedRendezvous()
-    assert placement.limits(view(placed_member("a", draining=True), placed_member("b", draining=True)), model="m") == {}
-    assert placement.choose(key(1), view(placed_member("a", draining=True)), model="m") is None
+    assert placement.limits(view(member("a", draining=True), member("b", draining=True)), model="m") == {}
+    assert placement.choose(key(1), view(member("a", draining=True)), model="m") is None
 
 
 def test_a_session_weighs_one_of_the_slots_that_members_announce() -> None:
     """Whatever the process that places believes of slots: 1.25 of the share of 3 sessions, rounded up, is 2 of them."""
-    members = [with_slots(placed_member("a", load=0.5), 4), with_slots(placed_member("b"), 4)]
+    members = [with_slots(member("a", load=0.5), 4), with_slots(member("b"), 4)]
     limits = BoundedRendezvous().limits(view(*members))
     assert limits == {ReplicaId("a"): 0.5, ReplicaId("b"): 0.5}
     assert (
-        session_load_of(view(with_slots(placed_member("a", weight=2.0), 4), with_slots(placed_member("b"), 8)))
-        == (0.5 + 0.125) / 2
+        session_load_of(view(with_slots(member("a", weight=2.0), 4), with_slots(member("b"), 8))) == (0.5 + 0.125) / 2
     )
-    assert session_load_of(view(placed_member("a"))) == 1 / 32
+    assert session_load_of(view(member("a"))) == 1 / 32
 
 
 def with_slots(of: Member, slots: int) -> Member:
@@ -391,9 +374,7 @@ def with_slots(of: Member, slots: int) -> Member:
 
 def test_what_was_placed_counts_in_this_view_and_the_next() -> None:
     placement = BoundedRendezvous(session_load=SESSION_LOAD)
-    views = [
-        view(placed_member("r1"), placed_member("r2")) for _ in range(3)
-    ]  # three announcements that know of no load
+    views = [view(member("r1"), member("r2")) for _ in range(3)]  # three announcements that know of no load
     for n in range(8):
         placement.choose(key(n), views[0])
 
@@ -421,13 +402,13 @@ def test_only_the_able_are_chosen(members: list[Member], number: int, data: st.D
 
 def test_a_new_version_is_ranked_anew_and_models_apart() -> None:
     placement = BoundedRendezvous()
-    old = view(placed_member("r1"), placed_member("r2"), version=1)
+    old = view(member("r1"), member("r2"), version=1)
     first = placement.choose(key(1), old)
     assert first is not None
     without = view(*(each for each in old.members if each.replica != first.replica), version=2)
     second = placement.choose(key(1), without)
     assert second is not None and second.replica != first.replica
-    both = view(placed_member("r1", model="a"), placed_member("r2", model="b"), version=3)
+    both = view(member("r1", model="a"), member("r2", model="b"), version=3)
     for model, replica in (("a", "r1"), ("b", "r2"), ("a", "r1")):
         chosen = placement.choose(key(1), both, model=model)
         assert chosen is not None and chosen.replica == replica
@@ -444,41 +425,21 @@ def test_nonsense_is_refused(bound: float, load: float) -> None:
 INFO = SimulatedEngine(SimulatedOptions()).info
 
 
-def pool_member(name: str, model: str = "m", **more: object) -> Member:
-    made = Member(replica=ReplicaId(name), incarnation="i", address="", model=model, fingerprint="f", engine=INFO)
-    return msgspec.structs.replace(made, **more)
-
-
 def test_a_pool_promises_what_all_its_replicas_can_do() -> None:
     lesser = msgspec.structs.replace(
         INFO, context_window=512, tool_format="none", sampling=frozenset({"seed"}), aliases=("other",)
     )
     able = msgspec.structs.replace(INFO, sampling=frozenset({"text"}), images=True)
-    states = pool_states(
-        View(
-            1,
-            (
-                pool_member("a", engine=able, load=1.0),
-                pool_member("b", engine=lesser, load=0.0),
-                pool_member("c", "n", engine=able),
-            ),
-        )
-    )
+    of_m = member("a", engine=able, load=1.0), member("b", engine=lesser)
+    states = pool_states(view(*of_m, member("c", model="n", engine=able)))
     assert states["m"] == (2, 0.5, 512, False, frozenset(), frozenset({"other"}), False)
     assert states["n"].sampling == frozenset({"text"}) and states["n"].replicas == 1
     assert states["n"].images
 
 
 def test_who_takes_nothing_is_not_counted() -> None:
-    view = View(
-        1,
-        (
-            pool_member("a", draining=True),
-            pool_member("b", weight=0.0),
-            pool_member("c", "n", engine=None),
-        ),
-    )
-    states = pool_states(view)
+    drains, takes_none = member("a", draining=True, engine=INFO), member("b", weight=0.0, engine=INFO)
+    states = pool_states(view(drains, takes_none, member("c", model="n")))
     assert set(states) == {"n"} and states["n"].window > 1_000_000 and states["n"].sampling is None
 
 
@@ -494,10 +455,6 @@ HEAD = Head(
     updated_at=UnixMs(0),
 )
 TTL = 6.0
-
-
-def former_member(replica: str, incarnation: str = "i2") -> Member:
-    return Member(replica=ReplicaId(replica), incarnation=incarnation, address=replica, model="m", fingerprint="f")
 
 
 class OneLink:
@@ -544,7 +501,7 @@ class World:
 @virtual
 async def test_our_own_sessions_and_those_of_the_suspected_are_not_queried() -> None:
     world = World(down=True)
-    world.sees(former_member("r1"), former_member("r2"))
+    world.sees(member(incarnation="i2"), member("r2", incarnation="i2"))
     own = msgspec.structs.replace(HEAD, owner="r1/a")
     assert await world.query.find_owner(KEY, own) is None and world.queried == 0
     await world.query.find_owner(KEY, HEAD)
@@ -557,8 +514,8 @@ async def test_a_member_that_had_vanished_before_the_first_view_is_reached_while
     for down, owner in ((False, FORMER_OWNER), (True, None)):
         world = World(down=down)
         world.query.update(
-            View(7, (former_member("r1"),)),
-            vanished=(former_member("r1", "i1"), former_member("r2")),
+            View(7, (member(incarnation="i2"),)),
+            vanished=(member(), member("r2", incarnation="i2")),
         )
         await advance(0.1)
         assert world.queried == 1, "its own older process is not dialed"
@@ -568,7 +525,7 @@ async def test_a_member_that_had_vanished_before_the_first_view_is_reached_while
 @virtual
 async def test_a_replica_that_was_never_met_may_be_back_for_one_lease() -> None:
     world = World()
-    world.sees(former_member("r1"), version=1)
+    world.sees(member(incarnation="i2"), version=1)
     with pytest.raises(Unavailable) as moving:
         await world.query.find_owner(KEY, HEAD)
     assert moving.value.code == "session_moving"
@@ -582,34 +539,24 @@ async def test_a_replica_that_was_never_met_may_be_back_for_one_lease() -> None:
 COUNT = 1_000
 
 
-def numbered_key(number: int) -> SessionKey:
-    return SessionKey(TenantId("t"), SessionId(f"s{number}"))
-
-
-def weighted_member(number: int, weight: float = 1.0) -> Member:
-    return Member(
-        replica=ReplicaId(f"r{number}"), incarnation="i", address="", model="m", fingerprint="f", weight=weight
-    )
-
-
-MANY = [weighted_member(number) for number in range(COUNT)]
+MANY = [member(f"r{number}") for number in range(COUNT)]
 
 
 def first(tree: RendezvousTree, number: int) -> ReplicaId:
-    return next(tree.ranked(numbered_key(number)))
+    return next(tree.ranked(key(number)))
 
 
 def test_a_view_that_is_not_large_is_ranked_flat() -> None:
     few = MANY[:FLAT_MAX]
     tree = RendezvousTree(few)
-    assert any(ranking(numbered_key(number), few) != tuple(tree.ranked(numbered_key(number))) for number in range(5))
-    without = [each for each in few if each.replica != ranking(numbered_key(1), few)[0]]
-    assert ranking(numbered_key(1), without) == ranking(numbered_key(1), few)[1:]
+    assert any(ranking(key(number), few) != tuple(tree.ranked(key(number))) for number in range(5))
+    without = [each for each in few if each.replica != ranking(key(1), few)[0]]
+    assert ranking(key(1), without) == ranking(key(1), few)[1:]
 
 
 def test_shares_are_by_weight() -> None:
     weights = [1.0, 2.0, 5.0]
-    tree = RendezvousTree([weighted_member(number, weights[number % 3]) for number in range(COUNT)])
+    tree = RendezvousTree([member(f"r{number}", weight=weights[number % 3]) for number in range(COUNT)])
     total, placed = 8 * COUNT / 3, Counter[int]()
     for number in range(12_000):
         placed[int(first(tree, number)[1:]) % 3] += 1
@@ -632,8 +579,8 @@ def test_who_leaves_moves_little_besides_its_own() -> None:
 
 
 def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    placement, view = BoundedRendezvous(session_load=1 / 16), View(1, tuple(MANY))
-    chosen = placement.choose(numbered_key(0), view)
+    placement, now = BoundedRendezvous(session_load=SESSION_LOAD), view(*MANY)
+    chosen = placement.choose(key(0), now)
     assert chosen is not None
     looks = itertools.count()
     work = placement._work
@@ -643,19 +590,19 @@ def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.Monke
         return work(each)
 
     monkeypatch.setattr(placement, "_work", counted)
-    assert placement.choose(numbered_key(1), view, holder=ReplicaId("r7")) == MANY[7]
+    assert placement.choose(key(1), now, holder=ReplicaId("r7")) == MANY[7]
     assert next(looks) == 1
-    draining = View(2, tuple(msgspec.structs.replace(each, draining=True) for each in MANY))
-    assert placement.choose(numbered_key(1), draining, holder=ReplicaId("r7")) is None
+    draining = view(*(msgspec.structs.replace(each, draining=True) for each in MANY), version=2)
+    assert placement.choose(key(1), draining, holder=ReplicaId("r7")) is None
 
 
 def test_who_drains_without_a_new_version_is_passed_over() -> None:
-    placement = BoundedRendezvous(session_load=1 / 16)
-    first_place = placement.choose(numbered_key(0), View(1, tuple(MANY)))
+    placement = BoundedRendezvous(session_load=SESSION_LOAD)
+    first_place = placement.choose(key(0), view(*MANY))
     assert first_place is not None
     members = tuple(msgspec.structs.replace(each, draining=each == first_place) for each in MANY)
-    chosen = placement.choose(numbered_key(0), View(1, members))
-    assert chosen is not None and chosen.replica == ranking(numbered_key(0), MANY)[1]
+    chosen = placement.choose(key(0), View(1, members))
+    assert chosen is not None and chosen.replica == ranking(key(0), MANY)[1]
 
 
 @pytest.mark.parametrize(
@@ -665,8 +612,3 @@ def test_who_drains_without_a_new_version_is_passed_over() -> None:
 def test_two_speak_the_newest_that_both_know(one: tuple[int, int], other: tuple[int, int], spoken: int | None) -> None:
     assert common_protocol(one, other) == common_protocol(other, one) == spoken
     assert (protocol_mismatch("g1", one, "r1", other) is None) == (spoken is not None)
-
-
-def test_neighbours_share_a_protocol() -> None:
-    """The versions that this release speaks include those of the one before."""
-    assert common_protocol(OURS, (1, 1)) is not None

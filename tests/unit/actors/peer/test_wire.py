@@ -253,10 +253,6 @@ async def connected(limits: LinkLimits = LIMITS, *, knocks_at: str = "") -> Ends
     return Ends(network, Wire(near, limits, knock), Wire(await arrived, limits))
 
 
-def reserved(number: int) -> pf.Reserved:
-    return pf.Reserved(number)
-
-
 @virtual
 async def test_messages_are_closed_at_their_size() -> None:
     ends = await connected()
@@ -324,7 +320,7 @@ async def test_a_process_that_stood_still_itself_does_not_take_the_other_for_dea
 @virtual
 async def test_closing_a_link_whose_other_end_is_stuck_does_not_wait_for_it() -> None:
     ends = await connected()
-    ends.near.post(reserved(1))
+    ends.near.post(pf.Reserved(1))
     await advance(0.1)
     ends.network.lane("near", "far").hold()
     began = asyncio.get_running_loop().time()
@@ -335,23 +331,16 @@ async def test_closing_a_link_whose_other_end_is_stuck_does_not_wait_for_it() ->
     assert (await ends.near_ends).reason == "closed"
 
 
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n", "not a peer message"),
+        (pf.pack([pf.encode(pf.Welcome(1, "r", "i", "f"))]), "a frame out of place: Welcome"),
+    ],
+    ids=["no message", "out of place"],
+)
 @virtual
-async def test_what_is_no_message_ends_the_link() -> None:
-    network = MemoryNetwork()
-    ended: asyncio.Future[LinkDown] = asyncio.get_running_loop().create_future()
-
-    async def accept(carrier: MemoryCarrier, _: str) -> None:
-        ended.set_result(await Wire(carrier, LIMITS).run(lambda frames: None))
-
-    network.listen("far", accept)
-    carrier = await network.dial("near", "far")
-    await carrier.send(b"GET / HTTP/1.1\r\n")
-    down = await ended
-    assert down.reason == "closed" and "not a peer message" in down.detail
-
-
-@virtual
-async def test_a_frame_out_of_place_ends_the_link() -> None:
+async def test_what_has_no_place_here_ends_the_link(message: bytes, why: str) -> None:
     network = MemoryNetwork()
     ended: asyncio.Future[LinkDown] = asyncio.get_running_loop().create_future()
 
@@ -363,5 +352,6 @@ async def test_a_frame_out_of_place_ends_the_link() -> None:
 
     network.listen("far", accept)
     carrier = await network.dial("near", "far")
-    await carrier.send(pf.pack([pf.encode(pf.Welcome(1, "r", "i", "f"))]))
-    assert "a frame out of place: Welcome" in (await ended).detail
+    await carrier.send(message)
+    down = await ended
+    assert down.reason == "closed" and why in down.detail
