@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from sessions.model.journal_types import Snapshot
-from sessions.model.reviews import Case, ReviewId
-from sessions.model.types import ItemId, UnixMs
+from sessions.model.reviews import ReviewId
+from sessions.model.types import ItemId
 from sessions.store import Store
 from tests.support.stores.journals import ACME, NOW, a_command, a_log, delta, key, patch
+from tests.support.stores.review_cases import a_case
 
 PER_SESSION = 6
 """Sentences of one session: a title, metadata, an event, a snapshot, and both texts of a review case."""
@@ -22,26 +23,7 @@ async def plant(store: Store, texts: Sequence[str], *, first: int = 0) -> None:
     for start in range(0, len(texts), PER_SESSION):
         title, about, said, folded, kept, note = texts[start : start + PER_SESSION]
         name = f"planted{first + start}"
-        case = Case(
-            id=ReviewId(f"rev_{name}"),
-            key=key(name),
-            cause="policy",
-            direction="input",
-            action="flag",
-            category="c",
-            score=0.5,
-            model="m",
-            policy="p",
-            user=None,
-            response_id=None,
-            item_id=ItemId("i"),
-            offset=1,
-            start=0,
-            end=1,
-            kept=kept,
-            note=note,
-            opened_at=UnixMs(NOW),
-        )
+        case = a_case(f"rev_{name}", key(name), item_id=ItemId("i"), kept=kept, note=note)
         await a_log(
             store.journal,
             name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from actors.hosting.runtime import RuntimeLimits
 from actors.hosting.services import Stores
 from actors.maintenance.erasure import Eraser
 from actors.maintenance.kv_cleanup import PAGE, KVCleanup
+from actors.maintenance.sweeps import Sweeps
 from actors.peer.frames import Measure
 from inference.simulated import SimulatedOptions
 from persistence.keys import MemoryKeyStore
@@ -32,12 +33,13 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.audit import INSTALLATION, Audited, public
 from sessions.model.errors import Internal, Unavailable
-from sessions.model.reviews import Case, ReviewId
+from sessions.model.reviews import ReviewId
 from sessions.model.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.cluster.harness import cluster, until
 from tests.support.cluster.replicas import KEY, Place, Replica
 from tests.support.cluster.steps import answering
 from tests.support.cluster.sweeps import sweeps_of
+from tests.support.stores.review_cases import a_case
 from tests.support.stores.tables import head_of, lose_record, put_case, usage_in
 from tests.support.virtual_time import advance, settled, virtual
 
@@ -209,7 +211,9 @@ async def test_every_live_replica_does_its_part() -> None:
         assert place.head(theirs).deleted_at is None, "it is the other's to delete"
         assert await there.sweep() == 0 and await here.sweep() == 1
         assert head_of(place.store, theirs) is None
-        await check_erased_of_two(place, one, keys)
+        for key in (OPEN, ENDED, GONE):
+            assert head_of(place.store, key) is None and keys._keys.get(key) is None
+        assert head_of(place.store, OTHERS) is not None
 
 
 @pytest.mark.parametrize("failure", [AssertionError("the log ends early"), Unavailable("store_away", "away")], ids=repr)
@@ -288,12 +292,6 @@ async def test_what_was_deleted_while_the_others_were_purged_is_let_go_of_until_
         assert keys._keys.get(later) is None and head_of(place.store, later) is None
 
 
-async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeyStore) -> None:
-    for key in (OPEN, ENDED, GONE):
-        assert head_of(place.store, key) is None and keys._keys.get(key) is None
-    assert head_of(place.store, OTHERS) is not None
-
-
 @virtual
 async def test_the_load_is_sampled_beside_the_work_and_measured_when_it_is_requested() -> None:
     async with cluster(replicas=1) as made:
@@ -311,6 +309,15 @@ async def test_the_load_is_sampled_beside_the_work_and_measured_when_it_is_reque
         assert sum(each.decoded_tokens for each in measured.samples) >= 60
         assert survey.measure(Measure(8)).samples == ()
         assert survey.measure(Measure(9, measured.samples[-1].at, STEP_S)).samples == ()
+
+
+@contextlib.asynccontextmanager
+async def running(sweeps: Sweeps) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(sweeps.run())
+    yield task
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def kv_cleanup_of(replica: Replica) -> KVCleanup:
@@ -350,12 +357,9 @@ async def test_a_sweep_that_fails_is_tried_again_at_the_next_beat(trouble: Excep
             raise trouble
 
         sweeps.recover = recover  # type: ignore[method-assign]
-        running = asyncio.create_task(sweeps.run())
-        await advance(3.5)
-        assert tried == 4 and not running.done()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        async with running(sweeps) as task:
+            await advance(3.5)
+            assert tried == 4 and not task.done()
 
 
 ACME, BETA, GAMMA = TenantId("acme"), TenantId("beta"), TenantId("gamma")
@@ -384,18 +388,15 @@ async def test_the_periodic_purge_trims_each_chain_as_its_retention_says(monkeyp
             assert all(each.intact for each in found.values())
             return {chain: each.trimmed for chain, each in found.items()}
 
-        running = asyncio.create_task(sweeps.run())
-        await advance(2 * UNIT_S)
-        assert set((await trimmed()).values()) == {0}, "nothing is old enough"
-        await advance(3.5 * UNIT_S)
-        assert await trimmed() == {INSTALLATION: 0, ACME: 3, BETA: 0, GAMMA: 0}
-        await advance(6 * UNIT_S)
-        assert await trimmed() == {INSTALLATION: 3, ACME: 3, BETA: 0, GAMMA: 3}
-        head = await audit.head(ACME)
-        assert head is not None and head.seq == 4, "one row about it, which is not trimmed for itself"
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        async with running(sweeps):
+            await advance(2 * UNIT_S)
+            assert set((await trimmed()).values()) == {0}, "nothing is old enough"
+            await advance(3.5 * UNIT_S)
+            assert await trimmed() == {INSTALLATION: 0, ACME: 3, BETA: 0, GAMMA: 0}
+            await advance(6 * UNIT_S)
+            assert await trimmed() == {INSTALLATION: 3, ACME: 3, BETA: 0, GAMMA: 3}
+            head = await audit.head(ACME)
+            assert head is not None and head.seq == 4, "one row about it, which is not trimmed for itself"
 
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)
@@ -404,27 +405,8 @@ LEASE_S = 7.0
 
 def decided(place: Place, key: SessionKey, at: int) -> ReviewId:
     """A case of the session that was decided, and that its log does not know of."""
-    case = Case(
-        id=ReviewId(f"rev_{key.session}"),
-        key=key,
-        cause="policy",
-        direction="output",
-        action="block",
-        category="phrases",
-        score=1.0,
-        model="m",
-        policy="1",
-        user=None,
-        offset=1,
-        start=0,
-        end=1,
-        opened_at=UnixMs(1),
-        state="decided",
-        outcome="upheld",
-        decided_at=UnixMs(at),
-        decisions=1,
-        told=False,
-    )
+    decision: dict[str, Any] = {"state": "decided", "outcome": "upheld", "decided_at": UnixMs(at), "decisions": 1}
+    case = a_case(f"rev_{key.session}", key, told=False, **decision)
     put_case(place.store, case)
     return case.id
 
@@ -465,15 +447,12 @@ async def test_a_slow_recovery_keeps_no_other_sweep_from_its_work() -> None:
         await heir.runtime._gate.enter(UNREAD)
         idle = SessionKey(TenantId("local"), SessionId("idle"))
         await heir.do(cm.SessionCreate(id=place.name(), session=idle.session))
-        running = asyncio.create_task(sweeps_of(heir).run())
-        await advance(20.0)
-        assert heir.runtime._gate.waiting == 1 and place.head().open, "the recovery waits"
-        assert heir.runtime.actor(idle) is None, "and the idle leave all the same"
-        heir.runtime._gate.leave()
-        await until(lambda: not place.head().open)
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        async with running(sweeps_of(heir)):
+            await advance(20.0)
+            assert heir.runtime._gate.waiting == 1 and place.head().open, "the recovery waits"
+            assert heir.runtime.actor(idle) is None, "and the idle leave all the same"
+            heir.runtime._gate.leave()
+            await until(lambda: not place.head().open)
 
 
 @virtual
@@ -494,9 +473,6 @@ async def test_a_turn_that_stands_in_our_name_and_is_not_here_is_an_orphan() -> 
         await until(lambda: bool(place.terminals(answer.response_id)))
         await replica.runtime.ownership.retry_releases()
         assert await replica.directory.locate(KEY) == replica.runtime.ownership.owner(KEY)
-
-
-OPEN, ENDED, GONE, OTHERS = (SessionKey(LOCAL, SessionId(name)) for name in ("open", "ended", "gone", "others"))
 
 
 @virtual

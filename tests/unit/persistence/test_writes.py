@@ -35,9 +35,9 @@ from sessions.model.commands import Ok
 from sessions.model.errors import BadInput, Internal, OutcomeUnknown, Overloaded, TooLarge, Unavailable
 from sessions.model.events import OutputTextDelta, Private, ProgramCalled, ProgramReturned, Record
 from sessions.model.journal_types import Append
-from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import CommandId, Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.stores.journals import NOW, a_command, a_usage, delta, key, patch
+from tests.support.stores.review_cases import a_case
 from tests.support.virtual_time import virtual
 
 KEY = SessionKey(TenantId("t"), SessionId("s"))
@@ -133,22 +133,7 @@ def test_a_text_comes_back_and_damage_is_noticed() -> None:
         sealed_key_id(b"\x92x")
 
 
-CASE = Case(
-    id=ReviewId("a"),
-    key=key("s"),
-    cause="policy",
-    direction="output",
-    action="block",
-    category="pii",
-    score=1.0,
-    model="m",
-    policy="p",
-    user=None,
-    offset=1,
-    start=0,
-    end=1,
-    opened_at=NOW,
-)
+CASE = a_case("a")
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "ü\udfff"])

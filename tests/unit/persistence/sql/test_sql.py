@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +25,7 @@ from tests.support.neighbours.previous import SCHEMA
 from tests.support.stores.file_rows import content_of, uploaded
 from tests.support.stores.journals import ACME, NOW, SqliteBed, a_log, an_append, grant, key, patch
 from tests.support.stores.push_rows import a_device
+from tests.support.stores.review_cases import a_case
 
 
 async def test_rows_of_a_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,12 +213,6 @@ async def test_names_that_cannot_be_stored_are_refused(store: SqliteStore) -> No
         await store.push.subscriptions(ACME, "\x00")
     with pytest.raises(BadInput):
         await store.push.unsubscribe(ACME, "ü", PushId("\ud800"))
-
-
-def a_case(name: str, **fields: Any) -> Case:
-    about: dict[str, Any] = {"cause": "policy", "direction": "output", "action": "block", "category": "pii/email"}
-    about |= {"score": 0.5, "model": "m", "policy": "p", "user": None, "offset": 1, "start": 0, "end": 4}
-    return Case(id=ReviewId(name), key=key("s"), opened_at=NOW, **about | fields)
 
 
 async def put(store: SqliteStore, *cases: Case) -> None:

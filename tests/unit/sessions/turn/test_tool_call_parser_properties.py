@@ -128,24 +128,24 @@ class Log:
         self.write(stage.finish("stop"))
         return True
 
+    def write_all(self, text: str, draw: Callable[[Any], Any], *, deaths: int) -> list[event_writer.Piece]:
+        """Runs the engine until the answer is whole, and returns what a reader sees of it; the first runs die."""
+        while True:
+            assert text.startswith(self.ledger)
+            if self.run(text[len(self.ledger) :], draw, dies=deaths > 0):
+                return together(self.pieces)
+            deaths -= 1
+
 
 @given(texts, st.booleans(), st.integers(0, 3), st.data())
 def test_calls_and_text_come_out_the_same_however_they_are_split_and_whoever_dies(
     text: str, parallel: bool, deaths: int, data: st.DataObject
 ) -> None:
-    log = Log(parallel=parallel)
     expected = whole(text, parallel=parallel)
     try:
-        ended = False
-        while not ended:
-            rest = text[len(log.ledger) :]
-            assert text.startswith(log.ledger)
-            ended = log.run(rest, data.draw, dies=deaths > 0)
-            deaths -= 1
+        assert Log(parallel=parallel).write_all(text, data.draw, deaths=deaths) == expected
     except Internal:
         assert expected is None
-        return
-    assert together(log.pieces) == expected
 
 
 @given(thoughts, texts, st.booleans(), st.integers(0, 3), st.data())
@@ -157,15 +157,10 @@ def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
     log, expected = Log(**how), whole(text, **how)
     words = thought.removeprefix("<think>").rstrip().removesuffix("</think>").strip()
     try:
-        ended = False
-        while not ended:
-            assert text.startswith(log.ledger)
-            ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
-            deaths -= 1
+        assert log.write_all(text, data.draw, deaths=deaths) == expected
     except Internal:
         assert expected is None
         return
-    assert together(log.pieces) == expected
     assert "".join(piece.text for piece in log.pieces if isinstance(piece, event_writer.Thought)) == words
     assert log.vocabulary.decode(log.tokens) + log.tail == log.ledger
 
@@ -205,13 +200,7 @@ def test_calls_of_each_family_come_out_the_same_however_they_are_split_and_whoev
     parts = st.lists(st.sampled_from([*FAMILIES[family] * 3, *FOREIGN, *FORMATS[family].opens]), max_size=6)
     text = "".join(data.draw(parts))
     how: dict[str, Any] = {"written": FORMATS[family], "parallel": parallel}
-    log, expected = Log(**how), whole(text, **how)
-    ended = False
-    while not ended:
-        assert text.startswith(log.ledger)
-        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
-        deaths -= 1
-    assert together(log.pieces) == expected
+    assert Log(**how).write_all(text, data.draw, deaths=deaths) == whole(text, **how)
 
 
 @given(st.lists(st.sampled_from([*FIELD_PARTS, "so ", "</think>", " ", "é"]), max_size=7), st.integers(0, 3), st.data())
@@ -219,19 +208,10 @@ def test_thoughts_from_a_field_come_out_the_same_wherever_they_stand_and_whoever
     parts: list[str], deaths: int, data: st.DataObject
 ) -> None:
     text = "".join(parts)
-    log, expected = Log(**FIELD), whole(text, **FIELD)
-    ended = False
-    while not ended:
-        assert text.startswith(log.ledger)
-        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
-        deaths -= 1
-    assert together(log.pieces) == expected
-    assert not any(
-        mark in piece.text
-        for piece in log.pieces
-        if not isinstance(piece, event_writer.CallBegin)
-        for mark in FIELD_MARKS
-    )
+    pieces = Log(**FIELD).write_all(text, data.draw, deaths=deaths)
+    assert pieces == whole(text, **FIELD)
+    shown = "".join(piece.text for piece in pieces if not isinstance(piece, event_writer.CallBegin))
+    assert not any(mark in shown for mark in FIELD_MARKS)
 
 
 HARMONY: dict[str, Any] = {
@@ -249,20 +229,8 @@ MESSAGES = [
     "<|channel|>final<|message|>Four, é.<|return|>",
     "<|channel|>final<|message|>",
 ]
-BROKEN = [
-    "so ",
-    "é",
-    "\n",
-    "<|",
-    "<|end|>",
-    "<|message|>",
-    "<|channel|>",
-    "<|start|>",
-    "<|constrain|>",
-    "…",
-    "to=",
-    "{",
-]
+MARKS_OF_CHANNELS = ["<|", "<|end|>", "<|message|>", "<|channel|>", "<|start|>", "<|constrain|>"]
+BROKEN = [*MARKS_OF_CHANNELS, "so ", "é", "\n", "…", "to=", "{"]
 
 
 @given(st.lists(st.sampled_from([*MESSAGES * 2, *BROKEN]), max_size=6), st.booleans(), st.integers(0, 3), st.data())
@@ -271,13 +239,7 @@ def test_messages_in_channels_come_out_the_same_however_they_are_split_and_whoev
 ) -> None:
     text = "<|start|>assistant".join(messages)
     how: dict[str, Any] = {**HARMONY, "parallel": parallel}
-    log, expected = Log(**how), whole(text, **how)
-    ended = False
-    while not ended:
-        assert text.startswith(log.ledger)
-        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
-        deaths -= 1
-    assert together(log.pieces) == expected
+    assert Log(**how).write_all(text, data.draw, deaths=deaths) == whole(text, **how)
 
 
 @given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())
