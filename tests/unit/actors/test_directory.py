@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,25 +18,21 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MovedError,
-    NoScriptError,
     ReadOnlyError,
-    ResponseError,
     TryAgainError,
 )
 
 from actors.directory.address import Address, connect, parse
-from actors.directory.common import PARTITIONS, UNREAD_MAX, Activations, Freshness, partition_of, session_name
+from actors.directory.common import UNREAD_MAX, Activations, Freshness
 from actors.directory.memory import MemoryDirectory
 from actors.directory.pipelined_connection import CONNECT_ATTEMPTS, NotSent, PipelinedConnection, ReplyLost
-from actors.directory.pubsub import PAUSE_S, PubSubListener
+from actors.directory.pubsub import PubSubListener
 from actors.directory.rules import DirectoryState
-from actors.directory.scripts import read_script, run_script
 from actors.directory.topology import HOPS_MAX, ClusterServers
 from actors.directory.valkey import ValkeyDirectory
 from sessions.model.errors import BadInput, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.cluster.scripted_servers import ScriptedServers
 from tests.support.virtual_time import advance, outcome, virtual
 
 
@@ -226,15 +220,6 @@ def key(session: str, tenant: str = "t") -> SessionKey:
     return SessionKey(TenantId(tenant), SessionId(session))
 
 
-def test_names_of_two_sessions_never_meet_and_partitions_are_what_they_always_were() -> None:
-    assert session_name(key("c", "a/b")) != session_name(key("b/c", "a"))
-    partitions = [partition_of(key(str(number))) for number in range(2_000)]
-    assert set(partitions) == set(range(PARTITIONS))
-    assert partitions[:4] == [partition_of(key(str(number))) for number in range(4)]
-    stored = [partition_of(key(name, "acme")) for name in ("one", "two", "three")]
-    assert stored == [0, 52, 6], "part of the stored format"
-
-
 async def test_activations_are_read_in_order_bounded_and_to_their_end() -> None:
     closed: list[Activations] = []
     stream = Activations(closed.append)
@@ -281,21 +266,6 @@ def over(*answers: Any, refuses: int = 0) -> tuple[PipelinedConnection, FakeConn
 
 
 @virtual
-async def test_a_cancelled_call_leaves_no_answer_to_the_next() -> None:
-    lane, connection = over()
-    cancelled = asyncio.create_task(lane.call("GET", "a"))
-    await advance(0.1)
-    cancelled.cancel()
-    following = asyncio.create_task(lane.call("GET", "b"))
-    await advance(0.1)
-    connection.answer(b"of a")
-    await advance(0.1)
-    connection.answer(b"of b")
-    assert await following == b"of b" and cancelled.cancelled()
-    await lane.close()
-
-
-@virtual
 async def test_what_was_never_written_is_not_sent_and_what_was_is_lost() -> None:
     lane, _ = over(refuses=CONNECT_ATTEMPTS)
     assert isinstance(await outcome(lane.call("GET")), NotSent)
@@ -331,34 +301,13 @@ async def test_bytes_that_nobody_waits_for_close_the_connection_before_the_next_
     await lane.close()
 
 
-class Servers:
-    """Hands out one connection after another."""
-
-    def __init__(self, *connections: FakeConnection) -> None:
-        self.connections = list(connections)
-        self.refreshed = 0
-
-    def spread(self, keys: Iterable[str]) -> list[tuple[Callable[[], Any], list[str]]]:
-        return [(lambda: self.connections.pop(0), list(keys))]
-
-    async def refresh(self) -> None:
-        self.refreshed += 1
-
-
-def listener(servers: Servers, got: list[bytes]) -> PubSubListener:
-    return PubSubListener(servers, ["a", "b"], got.append, quiet_s=2.0)  # type: ignore[arg-type]
-
-
-def subscribed(*channels: bytes) -> list[list[object]]:
-    return [[b"ssubscribe", channel, 1] for channel in channels]
-
-
 @virtual
 async def test_it_is_ready_when_every_channel_is_subscribed_and_passes_messages_on() -> None:
-    connection, got = FakeConnection(*subscribed(b"a")), list[bytes]()
-    listening = listener(Servers(connection), got)
+    connection, got = FakeConnection([b"ssubscribe", b"a", 1]), list[bytes]()
+    servers: Any = SimpleNamespace(spread=lambda keys: [(lambda: connection, list(keys))])
+    listening = PubSubListener(servers, ["a", "b"], got.append, quiet_s=2.0)
     assert isinstance(await outcome(listening.ready(0.5)), NotSent)
-    connection.answer(*subscribed(b"b"), [b"smessage", b"a", b"hello"])
+    connection.answer([b"ssubscribe", b"b", 1], [b"smessage", b"a", b"hello"])
     await listening.ready(0.5)
     await advance(0.1)
     assert got == [b"hello"] and connection.sent == [("SSUBSCRIBE", "a"), ("SSUBSCRIBE", "b")]
@@ -366,74 +315,20 @@ async def test_it_is_ready_when_every_channel_is_subscribed_and_passes_messages_
     assert not connection.is_connected
 
 
-@virtual
-async def test_a_slot_that_moves_away_or_a_broken_connection_begins_it_anew() -> None:
-    first, second = FakeConnection(*subscribed(b"a", b"b")), FakeConnection(*subscribed(b"a", b"b"))
-    servers = Servers(first, second)
-    listening = listener(servers, [])
-    await listening.ready(0.5)
-    first.answer([b"sunsubscribe", b"a", 0])
-    await advance(PAUSE_S / 2)
-    assert not listening.live.is_set()
-    await advance(PAUSE_S)
-    assert listening.live.is_set() and servers.refreshed == 1 and servers.connections == []
-    await listening.close()
-
-
-@virtual
-async def test_a_silent_server_is_probed_once_and_then_left() -> None:
-    first, second = FakeConnection(*subscribed(b"a", b"b")), FakeConnection(*subscribed(b"a", b"b"))
-    listening = listener(Servers(first, second), [])
-    await listening.ready(0.5)
-    first.answer(None)
-    await advance(0.01)
-    assert first.sent[-1] == ("PING",)
-    first.answer([b"pong", b""], None)
-    await advance(0.01)
-    assert listening.live.is_set(), "it answered the first"
-    first.answer(None)
-    await advance(2 * PAUSE_S)
-    assert not first.is_connected and second.is_connected
-    await asyncio.gather(listening.close())
-
-
 KEY = SessionKey(TenantId("t"), SessionId("s"))
 TTL = 6.0
 
 
-def member(replica: str = "r1", incarnation: str = "i1") -> Member:
-    return Member(replica=ReplicaId(replica), incarnation=incarnation, address="", model="m", fingerprint="f")
-
-
-def owner(replica: str = "r1", activation: str = "a1", incarnation: str = "i1") -> Owner:
-    return Owner(ReplicaId(replica), incarnation, ActivationId(activation))
-
-
-def joined(*replicas: str) -> DirectoryState:
-    state = DirectoryState()
-    for replica in replicas:
-        state.announce(member(replica), generation=0, seen=0, ttl=TTL, now=0.0)
-    return state
-
-
 def test_an_entry_counts_while_its_lease_lives_in_either_direction_of_time() -> None:
-    state = joined("r1", "r2")
-    state.claim(KEY, owner(), instead_of=None, now=0.0)
-    assert state.locate(KEY, now=TTL - 0.1) == owner()
+    state = DirectoryState()
+    member = Member(replica=OWNER.replica, incarnation="i", address="", model="m", fingerprint="f")
+    state.announce(member, generation=0, seen=0, ttl=TTL, now=0.0)
+    state.claim(KEY, OWNER, instead_of=None, now=0.0)
+    assert state.locate(KEY, now=TTL - 0.1) == OWNER
     assert state.locate(KEY, now=TTL) is None
     assert state.locate(KEY, now=-TTL) is None, "a clock that went back keeps nobody alive"
     with pytest.raises(Unavailable):
-        state.claim(KEY, owner("r1", "a2"), instead_of=None, now=TTL)
-
-
-async def test_a_server_that_does_not_know_a_script_gets_its_text_once(tmp_path: Path) -> None:
-    path = tmp_path / "one.lua"
-    path.write_text("return 1")
-    servers: Any = ScriptedServers(NoScriptError(), 1, 1)
-    for _ in range(2):
-        assert await run_script(servers, read_script(path), ("key",), "word") == 1
-    known, whole = ("key", "EVALSHA", read_script(path).sha, 1, "key", "word"), "return 1"
-    assert servers.calls == [known, ("key", "EVAL", whole, 1, "key", "word"), known]
+        state.claim(KEY, Owner(OWNER.replica, "i", ActivationId("a2")), instead_of=None, now=TTL)
 
 
 ELSEWHERE = "1 127.0.0.1:2"
@@ -559,17 +454,6 @@ async def test_a_server_that_cannot_be_the_directory_is_refused_with_a_reason(
 ) -> None:
     with pytest.raises(kind, match=words):
         await (await valkey_over(answer, opened=False)).open()
-
-
-@pytest.mark.parametrize(
-    ("trouble", "kind"),
-    [(NotSent("away"), Unavailable), (ReplyLost("gone"), OutcomeUnknown), (ResponseError("x"), SessileError)],
-)
-async def test_errors_say_whether_a_write_may_have_happened(trouble: Exception, kind: type[SessileError]) -> None:
-    directory = await valkey_over(trouble)
-    error = await outcome(directory.release(KEY, OWNER))
-    assert isinstance(error, kind)
-    assert isinstance(error, OutcomeUnknown) == isinstance(trouble, ReplyLost)
 
 
 async def test_a_reading_is_repeated_once_and_has_no_unknown_outcome() -> None:

@@ -11,7 +11,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded, SessileError, Unavailable
+from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, Usage
 from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
@@ -85,28 +85,6 @@ async def test_a_cancel_overtakes_commands_that_wait() -> None:
 
 def update(place: Place, title: str) -> cm.SessionUpdate:
     return cm.SessionUpdate(id=place.name(), session=SESSION, title=title)
-
-
-@virtual
-async def test_a_command_sent_twice_is_applied_once_whichever_activation_is_asked() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        create = cm.SessionCreate(id=place.name(), session=SESSION)
-        message = cm.MessageCreate(id=place.name(), session=SESSION, content="hello")
-        created = await replica.do(create)
-        first, second = await asyncio.gather(replica.do(message), replica.do(message))
-        assert first == second
-        await reader.ended(first.response_id)
-        await replica.runtime.passivate(KEY)
-        assert replica.runtime.actor(KEY) is None
-        assert await replica.do(message) == first
-        assert await replica.do(create) == created
-        reused = cm.MessageCreate(id=message.id, session=SESSION, content="goodbye")
-        refused = await outcome(replica.do(reused))
-        assert isinstance(refused, Conflict) and refused.code == "idempotency_conflict"
-        assert len([r for r in place.records() if isinstance(r.event, ev.ItemCreated)]) == 1
-        assert len(usage_rows(place)) == 1
 
 
 @virtual
@@ -304,26 +282,6 @@ async def test_a_command_that_meets_a_leaving_actor_waits_and_is_answered() -> N
         answer = await replica.say(respond=False)
         assert answer.item_id is not None
         await leaving
-
-
-@virtual
-async def test_a_replica_that_closes_leaves_open_answers_for_the_next_one() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=60)) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say("where is the river")
-        await reader.delta(answer.response_id, 4)
-        await replica.close()
-        assert place.head().open and place.terminals(answer.response_id) == []
-        assert reader.records == place.records(), "all that is in the log was shown"
-        refused = await outcome(replica.say())
-        assert isinstance(refused, Unavailable) and refused.retryable
-        successor = await place.replica("r1")
-        later = place.read(successor)
-        await successor.runtime.recover(KEY)
-        ended = await later.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseCompleted)
 
 
 @virtual

@@ -124,29 +124,6 @@ async def test_a_command_without_records_whose_answer_was_lost_is_written_once()
 
 
 @virtual
-async def test_while_the_journal_is_away_nothing_is_shown_and_commands_are_told() -> None:
-    async with Place(OPTIONS) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say(QUESTION)
-        await reader.delta(answer.response_id, 3)
-        replica.faults.away("append", "head")
-        shown = len(reader.records)
-        updates = [cm.SessionUpdate(id=place.name(), session=SESSION, title="x") for _ in range(4)]
-        waiting = [asyncio.create_task(outcome(replica.do(update))) for update in updates[1:]]
-        await advance(5.0)
-        late = await outcome(replica.do(updates[0]))
-        for told in (*[await task for task in waiting], late):
-            assert isinstance(told, Unavailable) and told.code == "journal_unavailable" and told.retryable
-        assert len(reader.records) == shown == len(place.records())
-        replica.faults.back()
-        await reader.ended(answer.response_id)
-        assert reader.text(answer.response_id) == await undisturbed()
-        assert reader.records == place.records()
-
-
-@virtual
 async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on() -> None:
     async with Place(OPTIONS) as place:
         replica = await place.replica(limits=IMPATIENT)
@@ -164,50 +141,6 @@ async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on()
         assert [record.offset for record in reader.records[shown - 1 : shown + 1]] == [shown, shown + 1]
         assert reader.text(answer.response_id) == await undisturbed()
         check_log(place, answer.response_id)
-
-
-@virtual
-async def test_a_zombie_shows_nothing_though_its_append_was_under_way() -> None:
-    """It stands still over its lease; another replica finishes the answer; then its append arrives."""
-    async with Place(OPTIONS) as place:
-        zombie = await place.replica("r1")
-        old = place.read(zombie)
-        await zombie.create()
-        answer = await zombie.say(QUESTION)
-        await old.delta(answer.response_id, 3)
-        wakes = asyncio.get_running_loop().create_future()
-        zombie.faults.next("append", lambda: wakes)
-        zombie.faults.away("announce")
-        heir = await place.replica("r2")
-        new = place.read(heir)
-        await advance(7.0)  # the lease is over
-        await heir.runtime.recover(KEY)
-        await new.ended(answer.response_id)
-        shown = len(old.records)
-        wakes.set_result(None)
-        await advance(1.0)
-        assert len(old.records) == shown
-        assert zombie.runtime.actor(KEY) is None
-        assert text_of(place.records(), answer.response_id) == await undisturbed()
-        assert old.records == place.records()[:shown], "what the zombie had shown is what stands"
-        check_log(place, answer.response_id)
-
-
-@virtual
-async def test_a_journal_that_was_restored_from_a_backup_is_another_continuity() -> None:
-    """Whoever held a session there goes on with nothing; its log begins a new epoch where the backup ends."""
-    async with Place(OPTIONS) as place:
-        replica = await place.replica()
-        await replica.create()
-        first = await replica.say("hello", respond=False)
-        backup = place.store.backup()
-        await replica.say("lost", respond=False)
-        epoch = place.head().epoch
-        place.store.restore(backup)
-        again = await insist(replica, message(place, "after", respond=False))
-        assert place.head().epoch != epoch
-        created = [r.event.item.id for r in place.records() if isinstance(r.event, ev.ItemCreated)]
-        assert created == [first.item_id, again.item_id]
 
 
 @pytest.mark.parametrize("afterwards", [False, True], ids=["before", "after"])
@@ -412,29 +345,6 @@ async def test_a_replica_that_dies_while_it_activates(call: str, cold: bool) -> 
         await later.ended(follow_up.response_id)
         check_log(place, answer.response_id)
         assert text_of(place.records(), answer.response_id) == await undisturbed()
-
-
-@virtual
-async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
-    """Each dies before it has said anything; the third activation gives the response up, and the session lives."""
-    async with Place(OPTIONS) as place:
-        first = await place.replica("r0")
-        await first.create()
-        asked = await first.say(QUESTION)
-        first.crash()
-        for number in range(1, 4):
-            await advance(7.0)
-            replica = await place.replica(f"r{number}")
-            await replica.runtime.recover(KEY)
-            await settled()
-            if number < 3:
-                replica.crash()
-        (ended,) = place.terminals(asked.response_id)
-        assert isinstance(ended, ev.ResponseFailed) and ended.response.error is not None
-        assert ended.response.error["code"] == "quarantined"
-        reader = place.read(replica)
-        again = await replica.say("are you well")
-        assert isinstance(await reader.ended(again.response_id), ev.ResponseCompleted)
 
 
 @virtual

@@ -6,7 +6,7 @@ The engine says what a script says, one byte a token, and goes on with it wherev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -20,8 +20,8 @@ from sessions.limits import Limits
 from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Overloaded, SessileError
-from sessions.model.generation import Chunk, Finish, GenerationRequest, KVPlace
+from sessions.model.errors import Overloaded, SessileError
+from sessions.model.generation import KVPlace
 from sessions.model.types import FunctionCall, ResponseId, SessionKey, Tokens, unpack_tokens
 from sessions.ports import Engine
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
@@ -92,28 +92,6 @@ async def test_a_call_of_a_strict_function_with_arguments_that_do_not_fit_fails_
         again = await replica.say("once more")
         await reader.ended(again.response_id)
         assert reader.text(again.response_id) == "Sorry."
-
-
-class Unbending(Scripted):
-    """Refuses every schema, as an engine does that cannot follow what is in it."""
-
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
-        if request.sampling.text is not None:
-            raise BadInput("invalid_schema", "The schema cannot be followed: not.", param="text.format")
-        async for part in super().generate(request):
-            yield part
-
-
-@virtual
-async def test_parameters_that_the_engine_cannot_follow_are_told_of_as_the_tools_that_they_are() -> None:
-    async with Place() as place:
-        replica = await place.replica(engine=Unbending([], {}))
-        reader = place.read(replica)
-        await replica.create(tools=(LOOK,))
-        answer = await replica.say("what colour is it", tool_choice="required")
-        error = (await reader.ended(answer.response_id)).response.error
-        assert error is not None and error["code"] == "invalid_schema"
-        assert "parameters of look" in str(error["message"]), "not: your text.format"
 
 
 class Full(Admission):
