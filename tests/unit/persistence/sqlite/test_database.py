@@ -17,7 +17,7 @@ from persistence.sql import end_users
 from persistence.sql.migrations import read_migrations, required_version
 from persistence.sqlite import schema as sqlite_schema
 from persistence.sqlite import statements as sql
-from persistence.sqlite.database import SqliteDatabase, question_marks
+from persistence.sqlite.database import question_marks
 from persistence.sqlite.error_mapping import StoreOvertaken
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.replication import replica_of
@@ -25,7 +25,7 @@ from persistence.sqlite.schema import MIGRATIONS
 from persistence.sqlite.transaction import Transaction, WriterConnection, begin_incarnation
 from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
-from sessions.model.errors import Internal, Unavailable
+from sessions.model.errors import Internal
 from sessions.model.journal_types import Append, Due
 from sessions.model.types import Epoch, TenantId
 from tests.support.stores.journals import delta
@@ -42,16 +42,6 @@ from tests.support.stores.stores import (
     refused,
     top_of,
 )
-
-
-async def test_a_second_journal_on_a_folder_is_refused_by_name(tmp_path: Path) -> None:
-    async with opened(tmp_path):
-        with pytest.raises(Unavailable) as caught:
-            await SqliteDatabase(tmp_path).open()
-        assert caught.value.code == "journal_folder_locked"
-        assert str(tmp_path) in caught.value.public_message
-    async with opened(tmp_path):
-        pass
 
 
 @contextlib.contextmanager
@@ -128,18 +118,24 @@ async def test_a_truncated_file_is_refused(tmp_path: Path, whole_bytes_max: int)
     assert error.code == "journal_damaged"
 
 
-async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    await a_journal(tmp_path)
+@pytest.mark.parametrize(
+    ("ours", "statement", "code"),
+    [
+        (True, "PRAGMA user_version = 99", "journal_newer"),
+        (False, "CREATE TABLE theirs (x)", "journal_foreign"),
+        (True, "CREATE TABLE backup_state (one INTEGER)", "journal_backed_up"),  # notes of the release before
+    ],
+    ids=["of a newer release", "another application's", "with a backup's notes"],
+)
+async def test_a_file_that_is_not_of_this_release_is_refused(
+    tmp_path: Path, ours: bool, statement: str, code: str
+) -> None:
+    if ours:
+        await a_journal(tmp_path)
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
-        file.execute(f"PRAGMA user_version = {99}")
-    assert (await refused(tmp_path)).code == "journal_newer"
-
-
-async def test_another_applications_file_is_refused(tmp_path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
-        file.execute("CREATE TABLE theirs (x)")
+        file.execute(statement)
         file.commit()
-    assert (await refused(tmp_path)).code == "journal_foreign"
+    assert (await refused(tmp_path)).code == code
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["in the archive", "brought back"])
@@ -161,15 +157,6 @@ async def test_archived_sessions_are_refused_and_stubs_of_those_brought_back_go(
             assert await top_of(journal) == 20
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
         assert file.execute("SELECT count(*) FROM archived").fetchone() == (int(live),)
-
-
-async def test_notes_of_a_backup_of_the_release_before_are_refused(tmp_path: Path) -> None:
-    await a_journal(tmp_path)
-    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
-        file.execute("CREATE TABLE backup_state (one INTEGER)")
-        file.commit()
-    error = await refused(tmp_path)
-    assert error.code == "journal_backed_up" and "without its backup" in error.public_message
 
 
 async def test_a_compatible_migration_leaves_the_file_to_the_release_before(
@@ -344,12 +331,3 @@ def test_first_grants_wait_for_no_disk_and_move_no_marker(connection: sqlite3.Co
     commits.run(an_append("a"), a_grant("c"))
     commits.run(a_grant("b", 1))
     assert (synced, commits.marks) == ([1, 2, 2], [3, 4]), "with a session that is there all is on the disk"
-
-
-def test_a_batch_is_cut_into_powers_of_two_and_filled_up_with_rows_that_equal_nothing() -> None:
-    rows = [(n, b"x") for n in range(sql.VALUES_ROWS_MAX + 3)]
-    (first, all_of_it), (second, rest) = sql.chunks(rows)
-    assert (first, len(all_of_it)) == (sql.VALUES_ROWS_MAX, 2 * sql.VALUES_ROWS_MAX)
-    assert (second, rest) == (4, [256, b"x", 257, b"x", 258, b"x", None, 0])
-    assert {type(value) for value in rest} == {int, bytearray, type(None)}
-    assert sql.chunks([]) == []
