@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sessions.model.audit import Audited, AuditFloor, AuditHead, AuditRow, Sealer
+from sessions.model.audit import Audited, AuditHead, AuditRow, Sealer
 from sessions.model.types import TenantId, UnixMs
 
 TENANT = TenantId("acme")
@@ -15,12 +15,11 @@ def audited(number: int) -> Audited:
 
 
 class AuditChain:
-    """One tenant's rows, floor and head; an `AuditLog` of that tenant."""
+    """One tenant's rows and head."""
 
     def __init__(self, sealer: Sealer | None = None) -> None:
         self.sealer = sealer or Sealer(b"secret")
         self.stored: list[AuditRow] = []
-        self.stored_floor: AuditFloor | None = None
         self.stored_head: AuditHead | None = None
 
     def add(self, *entries: Audited) -> AuditChain:
@@ -37,14 +36,3 @@ class AuditChain:
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
         return self.stored_head
-
-    async def floor(self, tenant: TenantId) -> AuditFloor | None:
-        return self.stored_floor
-
-    async def trim(self, tenant: TenantId, row: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
-        if self.stored_floor != expected:
-            return False
-        self.stored_floor = floor
-        self.add(row)
-        self.stored = [each for each in self.stored if each.seq > floor.seq]
-        return True

@@ -453,20 +453,6 @@ async def test_a_title_that_a_user_gave_meanwhile_stands() -> None:
 
 
 @virtual
-async def test_what_is_taken_back_meanwhile_names_nothing() -> None:
-    async with Place() as place:
-        replica, reader = await titles_at_work(place, Recording("One.", "A title of a secret"))
-        await replica.create()
-        answer = await replica.say("a secret")
-        await reader.ended(answer.response_id)
-        await advance(0.05)  # the model is at it
-        items = [record.event.item.id for record in place.records() if isinstance(record.event, ev.ItemCreated)]
-        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=items[0]))
-        await advance(5.0)
-        assert named(place) == []
-
-
-@virtual
 @pytest.mark.parametrize("how", ["item", "answer"])
 @pytest.mark.parametrize("given", [False, True])
 async def test_a_title_that_the_server_made_goes_with_what_it_was_made_of(how: str, given: bool) -> None:

@@ -99,7 +99,7 @@ def answered_again(event: ev.AnyEvent, below: ItemId | None) -> ev.AnyEvent | No
 Again = Callable[[ev.AnyEvent, ItemId | None], ev.AnyEvent | None]
 
 
-def with_a_ring(again: Again = asked_again) -> Ground:
+def with_a_ring(again: Again) -> Ground:
     """A log of two turns whose first was written again."""
     ground = Ground()
     ground.create()
@@ -128,12 +128,6 @@ def test_a_log_with_a_ring_in_it_folds_to_a_tree(again: Again) -> None:
     assert len(path) == len({item.id for item in path}) == 5, "it goes on below all that was said"
 
 
-def test_a_snapshot_of_a_version_that_could_have_a_ring_is_not_read() -> None:
-    state = with_a_ring().folded()
-    assert unpack_state(pack_state(state)) is not None
-    assert unpack_state(pack_state(replace(state, version=1))) is None
-
-
 @pytest.fixture
 def ground() -> Ground:
     made = Ground()
@@ -152,8 +146,8 @@ def test_records_apply_in_order_only(ground: Ground) -> None:
 def test_a_snapshot_of_another_version_or_damaged_is_none(ground: Ground) -> None:
     packed = pack_state(ground.state)
     assert unpack_state(packed) is not None
-    other = msgspec.structs.replace(ground.state, version=STATE_VERSION + 1)
-    assert unpack_state(pack_state(other)) is None
+    for version in (1, STATE_VERSION + 1):  # the first could have a ring
+        assert unpack_state(pack_state(replace(ground.state, version=version))) is None
     assert unpack_state(packed[:-1]) is None
 
 

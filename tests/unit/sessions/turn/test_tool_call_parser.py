@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sessions.machine import event_writer
-from sessions.model.types import Json, Sampling, Tool, pack_tokens, unpack_tokens
+from sessions.model.types import Json, Sampling, Tool
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser, constrained_output
@@ -154,29 +154,6 @@ def test_a_call_that_is_checked_goes_on_once_it_is_whole(width: int) -> None:
         assert begun == bool(parsed.calls)
         passed += parsed.pieces
     assert laid([*passed, *calls.finish("stop").pieces]) == run(text, 1000)
-
-
-def test_a_run_that_continues_makes_each_call_once() -> None:
-    """One token a character: whatever was taken before a crash, the rest follows it exactly."""
-    text = f"I look. {CALL} {SECOND} done"
-    for crash in range(len(text) + 1):
-        pieces: list[event_writer.Piece] = []
-        ledger, tail = "", ""
-        calls = ToolCallParser((WEATHER, CLOCK))
-        for character in text[:crash]:
-            passed = calls.accept(Release(character, pack_tokens([ord(character)]), ""))
-            if passed.pieces:  # what comes without a piece is not journaled
-                ledger += "".join(map(chr, unpack_tokens(passed.tokens)))
-                tail = passed.tail
-                pieces += passed.pieces
-        written = ledger + tail
-        assert text.startswith(written)
-        said = bool(pieces) and isinstance(pieces[-1], event_writer.Text)
-        again = ToolCallParser((WEATHER, CLOCK), tail=tail, in_text=said)
-        for character in text[len(written) :]:
-            pieces += again.accept(Release(character, pack_tokens([ord(character)]), "")).pieces
-        pieces += again.finish("stop").pieces
-        assert laid(pieces) == run(text, 1000), crash
 
 
 def test_references_to_a_tools_own_definitions_hold_in_the_schema_of_a_call() -> None:
