@@ -51,7 +51,7 @@ from sessions.ports import FilterSet, Keys, Member, Published, ServerTools
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.result_cache import ResultCache
 from tests.support.stores.tables import head_of, page_of
-from tests.support.virtual_time import passed
+from tests.support.virtual_time import passed, until
 
 SESSION = SessionId("s1")
 KEY = SessionKey(TenantId("local"), SESSION)
@@ -351,3 +351,37 @@ class Place:
     def terminals(self, response_id: ResponseId | None, key: SessionKey = KEY) -> list[ev.Terminal]:
         events = [record.event for record in self.records(key)]
         return [e for e in events if isinstance(e, TERMINAL) and e.response_id == response_id]
+
+
+async def killed_at_append(
+    replica: Replica,
+    number: int,
+    *commands: cm.ActorCommand,
+    behind: bool = False,
+    ended: Callable[[], bool] | None = None,
+) -> list[cm.Ok]:
+    """Sends the commands to a replica that dies at its append `number`, or right `behind` it, when nobody has heard of
+    it; returns the answers that came before. The lease is over then. With `ended`, it dies at the end at the latest."""
+
+    async def die() -> None:
+        if behind:
+            replica.faults.afterwards("append", replica.crash)
+        else:
+            replica.crash()
+
+    async def nothing() -> None:
+        return
+
+    answers: list[cm.Ok] = []
+
+    async def client() -> None:
+        for command in commands:
+            answers.append(await replica.do(command))
+
+    replica.faults.next("append", *[nothing] * number, die)
+    talking = asyncio.create_task(client())
+    await until(lambda: replica.crashed or (ended is not None and ended()))
+    replica.crash()
+    await passed(7.0)
+    talking.cancel()
+    return answers

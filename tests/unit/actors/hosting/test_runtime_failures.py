@@ -22,7 +22,7 @@ from sessions.model.errors import Gone, Internal, NotFound, SessileError, Unavai
 from sessions.model.journal_types import Loaded
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
+from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, killed_at_append, text_of
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.stores.tables import lose_record, usage_in
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
@@ -152,25 +152,8 @@ async def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) 
     async with Place(OPTIONS) as place:
         first = await place.replica("r1")
         old = place.read(first)
-
-        async def die() -> None:
-            if afterwards:
-                first.faults.afterwards("append", first.crash)
-            else:
-                first.crash()
-
-        first.faults.next("append", *[done] * number, die)
         create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
-        before: list[cm.Ok] = []
-
-        async def client() -> None:
-            before.append(await first.do(create))
-            before.append(await first.do(asked))
-
-        talking = asyncio.create_task(client())
-        await until(lambda: first.crashed)
-        await advance(7.0)  # its lease is over
-        talking.cancel()
+        before = await killed_at_append(first, number, create, asked, behind=afterwards)
         heir = await place.replica("r2")
         new = place.read(heir)
         after = [await insist(heir, create), await insist(heir, asked)]
@@ -196,22 +179,10 @@ async def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) 
     phrase = whole[len(whole) // 2 :][:14]
     async with Place(OPTIONS) as place:
         first = await place.replica("r1", filters=filters(phrase))
-
-        async def die() -> None:
-            first.crash()
-
-        first.faults.next("append", *[done] * number, die)
         create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place)
-
-        async def client() -> None:
-            await first.do(create)
-            await first.do(asked)
-
-        talking = asyncio.create_task(client())
-        await until(lambda: first.crashed or bool(place.records() and not place.head().open and number > 2))
-        first.crash()
-        await advance(7.0)
-        talking.cancel()
+        await killed_at_append(
+            first, number, create, asked, ended=lambda: any(isinstance(r.event, TERMINAL) for r in place.records())
+        )
         heir = await place.replica("r2", filters=filters(phrase))
         new = place.read(heir)
         await insist(heir, create)
@@ -231,20 +202,7 @@ async def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: in
     async with Place(OPTIONS) as place:
         first = await place.replica("r1")
         create, asked = cm.SessionCreate(id=place.name(), session=SESSION), message(place, stop=stops)
-
-        async def die() -> None:
-            first.crash()
-
-        first.faults.next("append", *[done] * number, die)
-
-        async def client() -> None:
-            await first.do(create)
-            await first.do(asked)
-
-        talking = asyncio.create_task(client())
-        await until(lambda: first.crashed)
-        await advance(7.0)
-        talking.cancel()
+        await killed_at_append(first, number, create, asked)
         heir = await place.replica("r2")
         new = place.read(heir)
         answer = await insist(heir, asked)

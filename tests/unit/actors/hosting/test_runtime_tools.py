@@ -5,7 +5,6 @@ The engine says what a script says, one byte a token, and goes on with it wherev
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
@@ -24,7 +23,7 @@ from sessions.model.errors import Overloaded, SessileError
 from sessions.model.generation import KVPlace
 from sessions.model.types import FunctionCall, ResponseId, SessionKey, Tokens, unpack_tokens
 from sessions.ports import Engine
-from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica, killed_at_append
 from tests.support.scripted import LOOK, Scripted
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
 
@@ -142,26 +141,9 @@ async def test_a_call_is_made_once_whichever_append_its_replica_dies_at(number: 
     async with Place() as place:
         stage = Stage(place, TWO_CALLS, "It is blue.")
         first, _ = await stage.replica("r1")
-
-        async def die() -> None:
-            first.crash()
-
-        async def pass_() -> None:
-            return
-
-        first.faults.next("append", *[pass_] * number, die)
         create = cm.SessionCreate(id=place.name(), session=SESSION, tools=(LOOK,))
         asked = cm.MessageCreate(id=place.name(), session=SESSION, content="what colour is it")
-
-        async def client() -> None:
-            await first.do(create)
-            await first.do(asked)
-
-        talking = asyncio.create_task(client())
-        await until(lambda: first.crashed or stage.made_both())
-        first.crash()
-        await advance(7.0)
-        talking.cancel()
+        await killed_at_append(first, number, create, asked, ended=stage.made_both)
         heir, reader = await stage.replica("r2")
         await heir.do(create)
         answer = await heir.do(asked)
