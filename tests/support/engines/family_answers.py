@@ -7,7 +7,7 @@ hold what other families' parsers would look for, so that a parser that mixes tw
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final, Literal, NamedTuple
 
@@ -276,11 +276,15 @@ def read_answer(
     written: str,
     marks: ThoughtMarks | None,
     reason: Literal["stop", "max_output_tokens"] = "stop",
+    *,
+    heading: bool = True,
 ) -> AnswerParts:
-    """Returns what a parser says of an answer that comes in these parts, with neighbouring pieces of a kind joined."""
-    channels = FORMATS[written].channels
+    """Returns what a parser says of an answer that comes in these parts, with neighbouring pieces of a kind joined.
+
+    In a format with channels it begins with a header, unless the prompt has that."""
+    heading = heading and FORMATS[written].channels
     opened = marks is not None and marks.opened
-    parser = ToolCallParser(TOOLS, written=FORMATS[written], thoughts=marks, thinking=opened, heading=channels)
+    parser = ToolCallParser(TOOLS, written=FORMATS[written], thoughts=marks, thinking=opened, heading=heading)
     pieces: list[event_writer.Piece] = []
     for part in parts:
         pieces += parser.accept(Release(part, b"", "")).pieces
@@ -295,3 +299,11 @@ def read_answer(
         else:
             read.append((kinds[type(piece)], piece.text))
     return read
+
+
+def cuts(text: str) -> Iterator[list[str]]:
+    """Yields a text in two parts, cut at every byte. A cut inside a character comes before it, as engines do it."""
+    data = text.encode()
+    for at in range(len(data) + 1):
+        begin = data[:at].decode(errors="ignore")
+        yield [part for part in (begin, text[len(begin) :]) if part]

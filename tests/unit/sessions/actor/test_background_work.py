@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from actors.hosting.runtime import RuntimeLimits
@@ -28,12 +29,24 @@ from tests.support.virtual_time import advance, outcome, settled, virtual
 WINDOW = 1_456  # bytes are tokens here: 1,200 for prompts, compacted at 1,020, down to 600
 
 
-class Small(Scripted):
-    """Answers and summaries in order; its window is full soon."""
+class Recording(Scripted):
+    """Answers, summaries and titles in order; keeps what it was asked."""
 
     def __init__(self, *scripts: str) -> None:
         super().__init__(list(scripts), dict[ResponseId, str]())
         self.requests: list[GenerationRequest] = []
+
+    async def generate(self, request: GenerationRequest) -> Any:
+        self.requests.append(request)
+        async for part in super().generate(request):
+            yield part
+
+
+class Small(Recording):
+    """Has a window that is full soon."""
+
+    def __init__(self, *scripts: str) -> None:
+        super().__init__(*scripts)
         self.warmed: list[list[int]] = []
         self.prefills = asyncio.Event()
         self.prefills.set()
@@ -41,15 +54,7 @@ class Small(Scripted):
 
     @property
     def info(self) -> EngineInfo:
-        return super().info.__class__(
-            **{name: getattr(super(Small, self).info, name) for name in EngineInfo.__struct_fields__}
-            | {"context_window": WINDOW}
-        )
-
-    async def generate(self, request: GenerationRequest) -> Any:
-        self.requests.append(request)
-        async for part in super().generate(request):
-            yield part
+        return msgspec.structs.replace(super().info, context_window=WINDOW)
 
     async def warm(self, key: Any, prompt: Any, *, background: bool = False) -> bool:
         if not self.idle:
@@ -379,17 +384,6 @@ async def test_a_pin_of_an_item_that_is_not_there_is_refused_as_such() -> None:
 )
 def test_what_a_model_wrote_is_cleaned(written: str, cut_short: bool, summary: str) -> None:
     assert cleaned(written, cut_short=cut_short) == summary
-
-
-class Recording(Scripted):
-    def __init__(self, *scripts: str) -> None:
-        super().__init__(list(scripts), dict[ResponseId, str]())
-        self.requests: list[GenerationRequest] = []
-
-    async def generate(self, request: GenerationRequest) -> Any:
-        self.requests.append(request)
-        async for part in super().generate(request):
-            yield part
 
 
 async def titles_at_work(place: Place, engine: Recording, *, on: bool = True, **more: Any) -> tuple[Replica, Reader]:

@@ -4,39 +4,26 @@ every byte, the pieces joined are those of the whole, without a mark in a text o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from sessions.machine import event_writer
 from sessions.model.generation import ThoughtMarks
-from sessions.model.types import Tool
 from sessions.turn.call_formats import FORMATS
 from sessions.turn.call_text import CallReading, Calls
 from sessions.turn.channels import END, THOUGHT, Header, read_header
-from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import ToolCallParser
+from tests.support.engines.family_answers import AnswerParts, cuts, read_answer
 
-WEATHER = Tool(name="get_current_weather", parameters={"type": "object"})
-LOOK = Tool(name="look")
-HARMONY: Final[dict[str, Any]] = {
-    "written": FORMATS["harmony"],
-    "thoughts": ThoughtMarks(THOUGHT, END, channels=True),
-    "heading": True,
-}
-GEMMA: Final[dict[str, Any]] = {
-    "written": FORMATS["gemma4"],
-    "thoughts": ThoughtMarks("<|channel>thought", "<channel|>"),
-}
+Dialect = tuple[str, ThoughtMarks]
+HARMONY: Final[Dialect] = ("harmony", ThoughtMarks(THOUGHT, END, channels=True))
+GEMMA: Final[Dialect] = ("gemma4", ThoughtMarks("<|channel>thought", "<channel|>"))
 NEXT: Final = "<|start|>assistant"
 HARMONY_CALL: Final = (
-    "<|channel|>analysis<|message|>Need to use function get_current_weather.<|end|>"
+    "<|channel|>analysis<|message|>Need to use function get_weather.<|end|>"
     "<|start|>assistant<|channel|>commentary"
-    ' to=functions.get_current_weather <|constrain|>json<|message|>{"location":"San Francisco"}<|call|>'
+    ' to=functions.get_weather <|constrain|>json<|message|>{"location":"San Francisco"}<|call|>'
 )
-Said = list[tuple[str, str]]
-ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
+ANSWERS: Final[dict[str, tuple[Dialect, str, AnswerParts]]] = {
     "a thought and text": (
         HARMONY,
         (
@@ -49,15 +36,15 @@ ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
         HARMONY,
         HARMONY_CALL,
         [
-            ("thought", "Need to use function get_current_weather."),
-            ("call", "get_current_weather"),
+            ("thought", "Need to use function get_weather."),
+            ("call", "get_weather"),
             ("arguments", '{"location":"San Francisco"}'),
         ],
     ),
     "its recipient before the channel": (
         HARMONY,
-        ' to=functions.get_current_weather<|channel|>commentary json<|message|>{"location": "Tokyo"}<|call|>',
-        [("call", "get_current_weather"), ("arguments", '{"location": "Tokyo"}')],
+        ' to=functions.get_weather<|channel|>commentary json<|message|>{"location": "Tokyo"}<|call|>',
+        [("call", "get_weather"), ("arguments", '{"location": "Tokyo"}')],
     ),
     "a preamble and several calls": (
         HARMONY,
@@ -93,11 +80,6 @@ ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
         [("thought", "Hm."), ("text", "Yes.")],
     ),
     "no header at all": (HARMONY, "Just <b>text</b>, to=day.", [("text", "Just <b>text</b>, to=day.")]),
-    "behind a header of the prompt's": (
-        {**HARMONY, "heading": False},
-        "Four.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.",
-        [("text", "Four."), ("thought", "Hm.")],
-    ),
     "Gemma's thought and text": (
         GEMMA,
         "<|channel>thought\nTwo plus two.\n<channel|>Four.",
@@ -108,13 +90,13 @@ ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
         GEMMA,
         (
             "<|channel>thought\nBoth.\n<channel|>"
-            '<|tool_call>call:get_current_weather{location:<|"|>Paris, "x" {y}<|"|>,days:3,deep:'
+            '<|tool_call>call:get_weather{location:<|"|>Paris, "x" {y}<|"|>,days:3,deep:'
             "{a:[true,null,-1.5]}}<tool_call|>"
             "<|tool_call>call:look{}<tool_call|>"
         ),
         [
             ("thought", "Both."),
-            ("call", "get_current_weather"),
+            ("call", "get_weather"),
             ("arguments", '{"location": "Paris, \\"x\\" {y}", "days": 3, "deep": {"a": [true, null, -1.5]}}'),
             ("call", "look"),
             ("arguments", "{}"),
@@ -128,45 +110,17 @@ ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
 }
 
 
-def said(pieces: list[event_writer.Piece]) -> Said:
-    """Pieces as they add up."""
-    kinds = {event_writer.Thought: "thought", event_writer.Text: "text", event_writer.CallArguments: "arguments"}
-    joined: Said = []
-    for piece in pieces:
-        if isinstance(piece, event_writer.CallBegin):
-            joined.append(("call", piece.name))
-        elif joined and joined[-1][0] == kinds[type(piece)]:
-            joined[-1] = (joined[-1][0], joined[-1][1] + piece.text)
-        else:
-            joined.append((kinds[type(piece)], piece.text))
-    return joined
-
-
-def read(
-    how: dict[str, Any], parts: list[str], reason: Any = "stop"
-) -> tuple[ToolCallParser, list[event_writer.Piece]]:
-    parser = ToolCallParser((WEATHER, LOOK), **how)
-    pieces: list[event_writer.Piece] = []
-    for part in parts:
-        pieces += parser.accept(Release(part, b"", "")).pieces
-    return parser, [*pieces, *parser.finish(reason).pieces]
-
-
-def cut_at_every_byte(text: str) -> Iterator[list[str]]:
-    """The text in two parts, cut at every byte; inside a character it comes with what follows, as engines give it."""
-    data = text.encode()
-    for at in range(len(data) + 1):
-        begin = data[:at].decode(errors="ignore")
-        yield [part for part in (begin, text[len(begin) :]) if part]
-
-
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_read_the_same_wherever_it_is_cut(name: str) -> None:
-    how, text, expected = ANSWERS[name]
-    assert said(read(how, [text])[1]) == expected
-    assert said(read(how, list(text))[1]) == expected
-    for parts in cut_at_every_byte(text):
-        assert said(read(how, parts)[1]) == expected
+    dialect, text, expected = ANSWERS[name]
+    for parts in ([text], list(text), *cuts(text)):
+        assert read_answer(parts, *dialect) == expected
+
+
+def test_behind_a_header_of_the_prompts_the_text_begins_at_once() -> None:
+    text = "Four.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm."
+    for parts in ([text], list(text), *cuts(text)):
+        assert read_answer(parts, *HARMONY, heading=False) == [("text", "Four."), ("thought", "Hm.")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sessions.model.generation import ThoughtMarks
 from sessions.turn import call_formats, call_text
 from sessions.turn.call_formats import FORMATS
 from tests.support.engines.chat_templates import FAMILIES
-from tests.support.engines.family_answers import AnswerParts, FamilyAnswer, family_answer, read_answer
+from tests.support.engines.family_answers import AnswerParts, FamilyAnswer, cuts, family_answer, read_answer
 
 ANSWERS_MAX: Final = 2_000
 QUICK: Final = ANSWERS_MAX // 10
@@ -46,14 +46,6 @@ def answers(dialect: Dialect, count: int) -> Iterator[FamilyAnswer]:
     random = Random(f"{dialect.written} {dialect.marks}")
     for _ in range(count):
         yield family_answer(*dialect, random)
-
-
-def cuts(text: str) -> Iterator[list[str]]:
-    """Yields a text in two parts, cut at every byte. A cut inside a character comes before it, as engines do it."""
-    data = text.encode()
-    for at in range(len(data) + 1):
-        begin = data[:at].decode(errors="ignore")
-        yield [part for part in (begin, text[len(begin) :]) if part]
 
 
 @TRIED
