@@ -26,7 +26,7 @@ from actors.directory.address import Address, connect, parse
 from actors.directory.common import UNREAD_MAX, Activations, Freshness
 from actors.directory.memory import MemoryDirectory
 from actors.directory.pipelined_connection import CONNECT_ATTEMPTS, NotSent, PipelinedConnection, ReplyLost
-from actors.directory.pubsub import PubSubListener
+from actors.directory.pubsub import PAUSE_S, PubSubListener
 from actors.directory.rules import DirectoryState
 from actors.directory.topology import HOPS_MAX, ClusterServers
 from actors.directory.valkey import ValkeyDirectory
@@ -301,18 +301,49 @@ async def test_bytes_that_nobody_waits_for_close_the_connection_before_the_next_
     await lane.close()
 
 
+def listener(*connections: FakeConnection, got: list[bytes]) -> PubSubListener:
+    """A listener to whom servers hand out one connection after another."""
+    left = list(connections)
+
+    async def refresh() -> None:
+        return
+
+    servers: Any = SimpleNamespace(spread=lambda keys: [(lambda: left.pop(0), list(keys))], refresh=refresh)
+    return PubSubListener(servers, ["a", "b"], got.append, quiet_s=2.0)
+
+
+def subscribed(*channels: bytes) -> list[list[object]]:
+    return [[b"ssubscribe", channel, 1] for channel in channels]
+
+
 @virtual
 async def test_it_is_ready_when_every_channel_is_subscribed_and_passes_messages_on() -> None:
-    connection, got = FakeConnection([b"ssubscribe", b"a", 1]), list[bytes]()
-    servers: Any = SimpleNamespace(spread=lambda keys: [(lambda: connection, list(keys))])
-    listening = PubSubListener(servers, ["a", "b"], got.append, quiet_s=2.0)
+    connection, got = FakeConnection(*subscribed(b"a")), list[bytes]()
+    listening = listener(connection, got=got)
     assert isinstance(await outcome(listening.ready(0.5)), NotSent)
-    connection.answer([b"ssubscribe", b"b", 1], [b"smessage", b"a", b"hello"])
+    connection.answer(*subscribed(b"b"), [b"smessage", b"a", b"hello"])
     await listening.ready(0.5)
     await advance(0.1)
     assert got == [b"hello"] and connection.sent == [("SSUBSCRIBE", "a"), ("SSUBSCRIBE", "b")]
     await listening.close()
     assert not connection.is_connected
+
+
+@virtual
+async def test_a_silent_server_is_probed_once_and_then_left() -> None:
+    first, second = FakeConnection(*subscribed(b"a", b"b")), FakeConnection(*subscribed(b"a", b"b"))
+    listening = listener(first, second, got=[])
+    await listening.ready(0.5)
+    first.answer(None)
+    await advance(0.01)
+    assert first.sent[-1] == ("PING",)
+    first.answer([b"pong", b""], None)
+    await advance(0.01)
+    assert listening.live.is_set(), "it answered the first"
+    first.answer(None)
+    await advance(2 * PAUSE_S)
+    assert not first.is_connected and second.is_connected
+    await listening.close()
 
 
 KEY = SessionKey(TenantId("t"), SessionId("s"))
