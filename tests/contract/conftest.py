@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
-from sessions.ports import Journal
+from sessions.ports import Engine, Journal
 from sessions.store import Store
 from tests.support.stores.journals import KINDS, Bed, a_bed
 
@@ -35,6 +36,15 @@ async def store(bed: Bed) -> AsyncIterator[Store]:
 @pytest.fixture
 def journal(store: Store) -> Journal:
     return store.journal
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def idle() -> AsyncIterator[list[Engine]]:
+    """Engines of llama.cpp between two tests."""
+    engines: list[Engine] = []
+    yield engines
+    for engine in engines:
+        await engine.close()
 
 
 @pytest.fixture(scope="module")

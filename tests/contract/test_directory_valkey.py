@@ -55,6 +55,25 @@ async def opened(url: str, **options: float) -> AsyncIterator[ValkeyDirectory]:
         await directory.close()
 
 
+async def serves(directory: ValkeyDirectory) -> None:
+    """Checks that claims are won and that watchers are told of activations."""
+    assert (await directory.claim(key(1), owner())).won
+    told = directory.activations("g")
+    await directory.watch("g", [key(1)])
+    await directory.activated(key(1), owner())
+    assert await asyncio.wait_for(anext(told), PATIENCE_S) == (key(1), owner())
+
+
+async def hears(told: AsyncIterator[tuple[SessionKey, Owner]], *, of: ValkeyDirectory) -> bool:
+    """Whether a watcher is told of an activation before long."""
+    await of.activated(key(1), owner())
+    try:
+        async with asyncio.timeout(0.1):
+            return await anext(told) == (key(1), owner())
+    except TimeoutError:
+        return False
+
+
 async def eventually(attempt: Callable[[], Awaitable[bool]]) -> None:
     """Asks until the answer is yes; a directory that is away is asked again."""
     async with asyncio.timeout(PATIENCE_S):
@@ -253,15 +272,7 @@ async def test_a_subscription_that_went_silent_is_found_out(server: Server) -> N
 
         await eventually(watched)
 
-        async def heard() -> bool:
-            await replica.activated(key(1), owner())
-            try:
-                async with asyncio.timeout(0.1):
-                    return await anext(told) == (key(1), owner())
-            except TimeoutError:
-                return False
-
-        await eventually(heard)
+        await eventually(lambda: hears(told, of=replica))
 
 
 async def test_scripts_that_the_server_forgot_are_sent_again(server: Server) -> None:
@@ -368,11 +379,7 @@ async def test_sentinel_names_the_master() -> None:
         url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}"  # the first is not there
         async with opened(f"{url}/main") as directory:
             await directory.announce(member())
-            assert (await directory.claim(key(1), owner())).won
-            told = directory.activations("g")
-            await directory.watch("g", [key(1)])
-            await directory.activated(key(1), owner())
-            assert await asyncio.wait_for(anext(told), PATIENCE_S) == (key(1), owner())
+            await serves(directory)
         assert isinstance(await refused(f"{url}/other"), Unavailable)
         async with Proxy(("127.0.0.1", sentinel.port)) as silent:
             silent.set(up=Flow(hole=True))
@@ -399,12 +406,7 @@ async def test_slots_that_move_are_followed_by_calls_and_by_subscriptions() -> N
 
             async def heard() -> bool:
                 await directory.watch("g1", [key(1)])
-                await directory.activated(key(1), owner())
-                try:
-                    async with asyncio.timeout(0.1):
-                        return await anext(told) == (key(1), owner())
-                except TimeoutError:
-                    return False
+                return await hears(told, of=directory)
 
             await eventually(heard)
 
@@ -522,11 +524,7 @@ async def test_tls_with_a_checked_certificate(server: Server, tmp_path: Path) ->
     async with tls_in_front_of(server, certificates) as port:
         async with opened(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificates.authority}") as directory:
             await directory.announce(member())
-            assert (await directory.claim(key(1), owner())).won
-            told = directory.activations("g")
-            await directory.watch("g", [key(1)])
-            await directory.activated(key(1), owner())
-            assert await asyncio.wait_for(anext(told), PATIENCE_S) == (key(1), owner())
+            await serves(directory)
         unknown_authority = await refused(f"rediss://127.0.0.1:{port}")
         assert isinstance(unknown_authority, Unavailable)
         assert "certificate" in unknown_authority.public_message.lower()

@@ -52,15 +52,6 @@ NOW = Tool(name="now", description="Tells the time.")
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def idle() -> AsyncIterator[list[Engine]]:
-    """Engines of llama.cpp between two tests."""
-    engines: list[Engine] = []
-    yield engines
-    for engine in engines:
-        await engine.close()
-
-
 @pytest_asyncio.fixture(params=WORLDS, loop_scope="session")
 async def world(request: pytest.FixtureRequest, tmp_path: Path, idle: list[Engine]) -> AsyncIterator[World]:
     if request.param == "llama":

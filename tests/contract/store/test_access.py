@@ -23,7 +23,7 @@ from sessions.model.shares import ShareId, ShareLink, ShareStore, token_hash_of
 from sessions.model.types import ItemId, Scope, SessionId, SessionKey, TenantId, TokenRef, UnixMs
 from sessions.store import Store
 from tests.support.stores.audit_tables import a_row
-from tests.support.stores.journals import ACME, NOW, Bed, a_log, an_append, key, patch, postgres, purge
+from tests.support.stores.journals import ACME, NOW, Bed, a_log, an_append, key, patch, postgres, purge, reopened
 from transport.auth.revocation_cache import RevocationCache
 
 
@@ -106,13 +106,9 @@ async def test_changes_at_the_same_time_get_places_of_their_own(keys: ApiKeyStor
 async def test_keys_outlive_the_process(bed: Bed, store: Store) -> None:
     key = await store.api_keys.add(many(1)[0])
     await store.api_keys.revoke(key.id, at=NOW)
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         (found,) = await again.api_keys.changes(after=0, limit=10)
         assert found.revoked_at == NOW and found.digest == key.digest
-    finally:
-        await again.close()
 
 
 async def test_what_ended_long_ago_is_forgotten_and_its_place_is_not_given_again(keys: ApiKeyStore) -> None:
@@ -201,9 +197,7 @@ async def test_shares_are_purged_with_their_session_and_survive_a_restart(store:
     for session in ("s", "t"):
         await a_log(store.journal, session, 2)
         await store.shares.add(a_share(session, session), ROW)
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         assert await again.shares.find(token_hash_of("t")) == a_share("t", "t")
         head = await again.journal.head(key("s"))
         assert head is not None
@@ -212,8 +206,6 @@ async def test_shares_are_purged_with_their_session_and_survive_a_restart(store:
         assert await purge(again.journal, due, commands_before=UnixMs(0), limit=9) == [key("s")]
         assert await again.shares.find(token_hash_of("s")) is None
         assert await again.shares.find(token_hash_of("t")) is not None
-    finally:
-        await again.close()
 
 
 ISSUER = "https://login.example"
@@ -286,12 +278,8 @@ async def test_it_is_written_down_with_it_and_survives_a_restart(store: Store, b
     added = await store.revocations.add(a_revocation("t"), audit=row, tenant=INSTALLATION)
     rows = await store.audit.rows(INSTALLATION, after=0, limit=10)
     assert [msgspec.json.decode(each.body)["action"] for each in rows] == ["token.revoked"]
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         assert await again.revocations.changes(after=0, limit=10) == [added]
-    finally:
-        await again.close()
 
 
 MASTER = MasterKey(bytes(range(KEY_BYTES)))

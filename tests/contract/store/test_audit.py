@@ -31,6 +31,7 @@ from tests.support.stores.journals import (
     key,
     patch,
     purge,
+    reopened,
 )
 
 
@@ -127,14 +128,10 @@ async def test_purging_is_written_down_and_an_empty_head_is_not(journal: Journal
 
 async def test_the_chain_goes_on_after_a_restart(bed: Bed, store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(1)])
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         await again.audit.record(ACME, [a_row(2)])
         found = await verify(again.audit, ACME)
         assert found.intact and found.rows == 2
-    finally:
-        await again.close()
 
 
 async def test_writers_at_the_same_time_keep_one_chain(journal: Journal, audit: AuditLog) -> None:
@@ -304,14 +301,10 @@ async def test_a_long_chain_goes_in_steps(audit: AuditLog, monkeypatch: pytest.M
 async def test_it_stays_so_after_a_restart(bed: Bed, store: Store, audit: AuditLog) -> None:
     await audit.record(ACME, [a_row(n) for n in range(4)])
     await trim(audit, ACME, before=before(2), now=LATER)
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         await again.audit.record(ACME, [a_row(5)])
         found = await verify(again.audit, ACME)
         assert (found.intact, found.rows, found.trimmed) == (True, 4, 2)
-    finally:
-        await again.close()
 
 
 async def test_whoever_writes_trims_and_checks_at_the_same_time(audit: AuditLog) -> None:

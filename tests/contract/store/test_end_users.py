@@ -17,7 +17,7 @@ from sessions.model.memories import MEMORIES_MAX, MemoryId, UserMemory
 from sessions.model.types import INTEGER_MAX, TenantId, UnixMs
 from sessions.ports import Journal
 from sessions.store import Store
-from tests.support.stores.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge
+from tests.support.stores.journals import ACME, NOW, Bed, a_log, a_usage, key, patch, purge, reopened
 
 BETA = TenantId("beta")
 
@@ -59,9 +59,7 @@ async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, store: Store,
     await personal.released(asked, "r1")
     told = await personal.released(asked, "r2")
     assert told.released == ("r1", "r2") and await personal.released(asked, "r1") == told
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         (pending,) = await again.end_users.pending(limit=9)
         assert pending == told
         done = Audited(action="user.erased", at=UnixMs(NOW + 9), user="ü")
@@ -75,8 +73,6 @@ async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, store: Store,
         assert (await verify(again.audit, ACME)).intact
         later = await again.end_users.request_erasure(erasure(NOW + 20), a_row(at=NOW + 20))
         assert later.done_at is None and (await again.end_users.find(ACME, "ü")) == later
-    finally:
-        await again.close()
 
 
 async def test_what_remains_of_a_user_has_no_name(

@@ -25,7 +25,7 @@ from sessions.model.push import (
 from sessions.model.types import UnixMs
 from sessions.ports import Journal
 from sessions.store import Store
-from tests.support.stores.journals import ACME, NOW, Bed, a_log, an_append, key, patch, purge
+from tests.support.stores.journals import ACME, NOW, Bed, a_log, an_append, key, patch, purge, reopened
 from tests.support.stores.push_rows import a_device, a_notice, noted
 
 DUE = UnixMs(NOW + GRACE_MS)
@@ -177,11 +177,7 @@ async def test_an_erasure_takes_devices_and_what_waits_for_them(store: Store, pu
 async def test_what_is_stored_of_a_device_outlives_the_process(bed: Bed, store: Store) -> None:
     await store.push.subscribe(a_device("phone"))
     await noted(store.journal)
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         assert await again.push.subscriptions(ACME, "ü") == [a_device("phone")]
         (row,) = await again.push.claim(DUE, until=LATER, limit=9)
-    finally:
-        await again.close()
     assert row.subscription == a_device("phone") and row.subscription_id == PushId(a_device("phone").id)

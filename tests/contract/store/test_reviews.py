@@ -29,7 +29,7 @@ from sessions.model.types import ItemId, ResponseId, TenantId, UnixMs
 from sessions.model.verdicts import Finding
 from sessions.ports import Journal
 from sessions.store import Store
-from tests.support.stores.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge
+from tests.support.stores.journals import ACME, NOW, Bed, a_log, an_append, grant, key, patch, purge, reopened
 
 FLAG = Finding(category="toxicity", action="flag", start=3, end=9, score=0.75, model="m/1", policy="p1", review=True)
 BLOCK = Finding(category="pii/email", action="block", start=0, end=4, model="patterns/1", policy="p1", review=True)
@@ -228,12 +228,8 @@ async def test_cases_outlive_the_process(bed: Bed, store: Store) -> None:
     await put(store.journal, case)
     await claimed(store.reviews, case)
     done = await decided(store.reviews, case)
-    await store.close()
-    again = await bed.open()
-    try:
+    async with reopened(bed, store) as again:
         assert await again.reviews.find(case.id) == done
-    finally:
-        await again.close()
 
 
 async def test_cases_go_with_their_session(journal: Journal, books: ReviewStore) -> None:

@@ -16,7 +16,17 @@ from sessions.model.errors import Conflict, Limited
 from sessions.model.types import TenantId
 from sessions.store import Store
 from sessions.tool_records import EVERYBODY, RECORDS_MAX, ToolRecord, ToolRecordStore
-from tests.support.stores.journals import ACME, KINDS, NOW, Bed, PostgresBed, SqliteBed, a_bed, overwrite_added_tools
+from tests.support.stores.journals import (
+    ACME,
+    KINDS,
+    NOW,
+    Bed,
+    PostgresBed,
+    SqliteBed,
+    a_bed,
+    overwrite_added_tools,
+    reopened,
+)
 
 ROW = Audited(action="tool.stored", at=NOW, detail={"name": "weather"})
 IN_FILES = [kind for kind in KINDS if kind != "memory"]
@@ -60,10 +70,8 @@ async def test_a_set_is_replaced_as_a_whole_and_stays(bed: Bed) -> None:
     assert list(await added.changes(after=2, limit=10)) == [empty]
     rows = await store.audit.rows(ACME, after=0, limit=10)
     assert [public(row)["action"] for row in rows] == ["tool.stored"] * 2
-    await store.close()
-    again = await bed.open()
-    assert list(await again.added_tools.changes(after=0, limit=10)) == [other, empty]
-    await again.close()
+    async with reopened(bed, store) as again:
+        assert list(await again.added_tools.changes(after=0, limit=10)) == [other, empty]
 
 
 async def test_a_tenant_has_so_many_and_so_much(added: AddedToolStore) -> None:

@@ -67,6 +67,17 @@ class Bed(Protocol):
     async def restore(self) -> None: ...
 
 
+@asynccontextmanager
+async def reopened(bed: Bed, store: Store) -> AsyncIterator[Store]:
+    """Closes a store of a bed, and opens the bed anew for as long as the block lasts."""
+    await store.close()
+    again = await bed.open()
+    try:
+        yield again
+    finally:
+        await again.close()
+
+
 class MemoryBed:
     def __init__(self) -> None:
         self.database = MemoryDatabase()
