@@ -404,6 +404,7 @@ async def test_whatever_is_done_to_a_trimmed_chain_is_found(store: Store, audit:
         await put_floor(store, changed)
         found = await verify(audit, ACME)
         assert not found.intact and found.first_broken == broken and found.why, (what, found)
+    assert found.why.endswith("the chain says that row 4 was")
     await put_back(store, rows)
     await put_floor(store, floor)
     assert (await verify(audit, ACME)).intact

@@ -29,7 +29,7 @@ from sessions.retrieval.vector_stores import (
     StoreId,
     VectorStore,
 )
-from tests.support.engines.made_up_embedder import MADE_UP, vector_of
+from tests.support.engines.made_up_embedder import made_up_store, vector_of
 from tests.support.stores.attribute_filters import matches
 from tests.support.stores.journals import postgres
 
@@ -52,16 +52,7 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def a_store(name: str = "vs_1", tenant: TenantId = ACME, user: str | None = None) -> VectorStore:
-    return VectorStore(
-        id=StoreId(name),
-        tenant=tenant,
-        user=user,
-        model=MADE_UP.name,
-        dimensions=MADE_UP.dimensions,
-        created_at=NOW,
-        name="animals",
-        metadata={"a": "b"},
-    )
+    return made_up_store(name, tenant, user=user, created_at=NOW, name="animals", metadata={"a": "b"})
 
 
 def a_file(name: str, store: str = "vs_1", tenant: TenantId = ACME, **more: object) -> StoreFile:

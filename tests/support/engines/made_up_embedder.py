@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from persistence.codec import PlainCodec
 from persistence.passages.databases import SqlitePassages
@@ -24,7 +25,7 @@ from sessions.retrieval.embedding import EmbeddingInput, EmbeddingModel, Embeddi
 from sessions.retrieval.reading_in import DocumentReader
 from sessions.retrieval.search import PassageSearch
 from sessions.retrieval.services import Retrieval, VectorStores
-from sessions.retrieval.vector_stores import VectorStore
+from sessions.retrieval.vector_stores import DocumentId, StoreFile, StoreId, VectorStore
 
 WORD = re.compile(r"\w+|[^\w\s]")
 MADE_UP = EmbeddingModel(name="made-up", dimensions=64, tokens_max=512)
@@ -43,6 +44,16 @@ def vector_of(text: str, dimensions: int = MADE_UP.dimensions) -> bytes:
             values[place] += count if digest[at + 2] & 1 else -count
     length = math.sqrt(sum(each * each for each in values))
     return array("f", [each / length for each in values]).tobytes()
+
+
+def made_up_store(store: str = "vs_1", tenant: str = "acme", **more: Any) -> VectorStore:
+    about = {"user": None, "model": MADE_UP.name, "dimensions": MADE_UP.dimensions, "created_at": UnixMs(1), **more}
+    return VectorStore(id=StoreId(store), tenant=TenantId(tenant), **about)
+
+
+def made_up_file(name: str, store: VectorStore, **more: Any) -> StoreFile:
+    about = {"filename": f"{name}.md", "created_at": UnixMs(1), **more}
+    return StoreFile(id=DocumentId(name), store=store.id, tenant=store.tenant, **about)
 
 
 class MadeUpEmbedder:

@@ -25,6 +25,7 @@ from sessions.ports import FilterSet
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Fault, Place, Reader, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of
+from tests.support.machine.generation_fixture import GivenFilters
 from tests.support.output_text import Redactor
 from tests.support.stores.tables import head_of
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
@@ -98,23 +99,9 @@ async def test_a_strangers_message_is_not_judged_beside_what_stands_there() -> N
         assert place.head().top == 1
 
 
-class Redacting:
+def redacting(phrase: str, replacement: str) -> Any:
     """A policy that replaces a phrase in every answer."""
-
-    def __init__(self, phrase: str, replacement: str) -> None:
-        self._phrase, self._replacement = phrase, replacement
-
-    def input_filters(self, principal: Principal) -> tuple[()]:
-        return ()
-
-    def holds_whole(self, principal: Principal) -> bool:
-        return False
-
-    def version(self, principal: Principal) -> str:
-        return "test"
-
-    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> tuple[Redactor]:
-        return (Redactor(self._phrase, self._replacement),)
+    return GivenFilters(lambda: Redactor(phrase, replacement))
 
 
 class Watched(SimulatedEngine):
@@ -155,7 +142,7 @@ def text_in(ended: ev.Terminal) -> str:
 async def test_a_redacted_answer_goes_on_from_its_replacement(replacement: str) -> None:
     untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
     phrase, engine = untouched[40:45], Watched(SMALL)
-    text = text_in(await answer_under(Redacting(phrase, replacement), engine))
+    text = text_in(await answer_under(redacting(phrase, replacement), engine))
     at = untouched.index(phrase)
     assert text.startswith(untouched[:at] + replacement)
     assert phrase not in text and len(text) > at + len(replacement)
@@ -167,7 +154,7 @@ async def test_a_model_that_insists_on_what_is_redacted_is_ended() -> None:
     """Nothing in its place: the same model says the same again, and not for ever."""
     untouched = text_in(await answer_under(KeywordFilterSet(), SimulatedEngine(SMALL)))
     phrase = untouched[40:45]
-    ended = await answer_under(Redacting(phrase, ""), SimulatedEngine(SMALL))
+    ended = await answer_under(redacting(phrase, ""), SimulatedEngine(SMALL))
     assert ended.response.incomplete_details == {"reason": "content_filter"}
     assert text_in(ended) == untouched[: untouched.index(phrase)]
 

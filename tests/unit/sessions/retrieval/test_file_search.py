@@ -29,9 +29,9 @@ from sessions.retrieval.file_search import NAME, TOOL, FileSearch
 from sessions.retrieval.scoped_search import within
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
-from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore
+from sessions.retrieval.vector_stores import DocumentId, Passage, VectorStore
 from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
-from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
+from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_file, made_up_retrieval, made_up_store
 
 ACME = TenantId("acme")
 
@@ -56,23 +56,9 @@ async def made() -> AsyncIterator[Retrieval]:
         for number, (tenant, user, text) in enumerate(
             ((ACME, None, "The fox is red."), (ACME, "ann", "The fox of Ann is blue."), ("beta", None, "Beta's fox."))
         ):
-            store = VectorStore(
-                id=StoreId(f"vs_{number}"),
-                tenant=TenantId(tenant),
-                user=user,
-                model=MADE_UP.name,
-                dimensions=MADE_UP.dimensions,
-                created_at=UnixMs(number),
-            )
+            store = made_up_store(f"vs_{number}", tenant, user=user, created_at=UnixMs(number))
             await stores.passages.create(store)
-            file = StoreFile(
-                id=DocumentId(f"f{number}"),
-                store=store.id,
-                tenant=store.tenant,
-                filename="fox.txt",
-                created_at=UnixMs(number),
-            )
-            await stores.passages.add_file(file, text)
+            await stores.passages.add_file(made_up_file(f"f{number}", store), text)
             assert await stores.reader.read_one()
         yield retrieval
 

@@ -23,8 +23,14 @@ from sessions.retrieval.embedding import TokenSpans
 from sessions.retrieval.filters import COMPARISONS_MAX, check_attributes, parse_filter
 from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome, SearchTooLate
 from sessions.retrieval.services import Retrieval, VectorStores
-from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore, may_see_store
-from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
+from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, may_see_store
+from tests.support.engines.made_up_embedder import (
+    MADE_UP,
+    MadeUpEmbedder,
+    made_up_file,
+    made_up_retrieval,
+    made_up_store,
+)
 from tests.support.stores.attribute_filters import matches
 from tests.support.virtual_time import run
 
@@ -136,18 +142,14 @@ def principal(tenant: str = "acme", role: str = "user", user: str | None = "ann"
 
 
 def test_a_user_sees_their_own_and_a_service_its_tenants() -> None:
-    store = VectorStore(
-        id=StoreId("vs_1"), tenant=TenantId("acme"), user="ann", model="m", dimensions=3, created_at=UnixMs(1)
-    )
+    store = made_up_store(user="ann")
     assert may_see_store(principal(), store) and may_see_store(principal(role="service", user=None), store)
     assert not may_see_store(principal(user="bob"), store) and not may_see_store(principal(user=None), store)
     assert not may_see_store(principal(tenant="beta", role="operator", user=None), store)
 
 
 ACME = TenantId("acme")
-STORE = VectorStore(
-    id=StoreId("vs_1"), tenant=ACME, user=None, model=MADE_UP.name, dimensions=MADE_UP.dimensions, created_at=UnixMs(1)
-)
+STORE = made_up_store()
 LONG = "\n\n".join(f"Paragraph {number}. It says that the number is {number * 7}." for number in range(200))
 
 
@@ -156,14 +158,7 @@ class World:
         self.stores, self.embedder, self.now = stores, embedder, 1_000_000_000
 
     async def add(self, name: str, text: str) -> None:
-        file = StoreFile(
-            id=DocumentId(name),
-            store=STORE.id,
-            tenant=ACME,
-            filename=f"{name}.md",
-            created_at=UnixMs(self.now),
-            chunking=Chunking(40, 8),
-        )
+        file = made_up_file(name, STORE, created_at=UnixMs(self.now), chunking=Chunking(40, 8))
         await self.stores.passages.add_file(file, text)
 
     async def file(self, name: str) -> StoreFile:
@@ -238,9 +233,7 @@ async def filled() -> AsyncIterator[Retrieval]:
         assert stores is not None
         await stores.passages.create(STORE)
         for number, text in enumerate(TEXTS):
-            name = DocumentId(f"f{number}")
-            file = StoreFile(id=name, store=STORE.id, tenant=ACME, filename=name, created_at=UnixMs(number))
-            await stores.passages.add_file(file, text)
+            await stores.passages.add_file(made_up_file(f"f{number}", STORE), text)
             assert await stores.reader.read_one()
         yield made
 
@@ -381,18 +374,10 @@ async def test_only_documents_of_deleted_files_are_removed(monkeypatch: pytest.M
         index = retrieval.vector_stores.passages
         names = ("file-1", "file-2", "file-3", "file_text")
         for tenant, store in (("acme", "vs_1"), ("acme", "vs_2"), ("beta", "vs_1")):
-            made = VectorStore(
-                id=StoreId(store),
-                tenant=TenantId(tenant),
-                user=None,
-                model=MADE_UP.name,
-                dimensions=MADE_UP.dimensions,
-                created_at=NOW,
-            )
+            made = made_up_store(store, tenant)
             await index.create(made)
             for name in names:
-                file = StoreFile(id=DocumentId(name), store=made.id, tenant=made.tenant, filename="f", created_at=NOW)
-                await index.add_file(file, "A text.")
+                await index.add_file(made_up_file(name, made), "A text.")
 
         async def left(tenant: str, store: str) -> list[str]:
             return sorted(file.id for file in await index.files(TenantId(tenant), StoreId(store)))
@@ -408,12 +393,8 @@ async def test_a_sweep_that_fails_is_repeated() -> None:
     async with made_up_retrieval(lambda: NOW, reads=False) as retrieval:
         assert retrieval.vector_stores is not None
         index = retrieval.vector_stores.passages
-        store = VectorStore(
-            id=StoreId("vs_1"), tenant=TenantId("acme"), user=None, model="m", dimensions=8, created_at=NOW
-        )
-        await index.create(store)
-        file = StoreFile(id=DocumentId("file-1"), store=store.id, tenant=store.tenant, filename="f", created_at=NOW)
-        await index.add_file(file, "A text.")
+        await index.create(STORE)
+        await index.add_file(made_up_file("file-1", STORE), "A text.")
         files: Any = Files()
         files.away = True
         sweeping = asyncio.create_task(sweep_deleted_uploads(index, files, lambda: NOW, every_s=0.001))

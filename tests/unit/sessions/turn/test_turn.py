@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import random
 from array import array
-from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, cast
 
@@ -27,7 +26,6 @@ from sessions.model.types import (
     InputFile,
     InputImage,
     InputText,
-    Principal,
     ResponseId,
     Sampling,
     SessionId,
@@ -342,14 +340,13 @@ def test_a_run_counts_its_first_token_and_what_lies_between_the_others(metrics: 
     assert metrics.in_target.values["true",] == 1
 
 
-def test_a_continued_run_has_no_first_token_of_its_own(metrics: Metrics) -> None:
-    timed(metrics, 50.0, 50.1, whole=False).end()
-    assert (metrics.ttft_s.count, metrics.itl_s.count, metrics.in_target.total) == (0, 1, 0)
-
-
-def test_a_run_without_tokens_counts_nothing(metrics: Metrics) -> None:
-    timed(metrics).end()
-    assert (metrics.num_decoding, metrics.ttft_s.count, metrics.in_target.total) == (0, 0, 0)
+@pytest.mark.parametrize(("moments", "between"), [((50.0, 50.1), 1), ((), 0)], ids=["continued", "without tokens"])
+def test_only_a_run_from_its_beginning_has_a_first_token(
+    metrics: Metrics, moments: tuple[float, ...], between: int
+) -> None:
+    timed(metrics, *moments, whole=not moments).end()
+    assert (metrics.ttft_s.count, metrics.itl_s.count, metrics.in_target.total) == (0, between, 0)
+    assert metrics.num_decoding == 0
 
 
 class Redacts:
@@ -369,26 +366,12 @@ class Redacts:
         return 0, PASS
 
 
-class Set:
-    def __init__(self, *filters: Any) -> None:
-        self.filters = filters
-
-    def input_filters(self, principal: Principal) -> Sequence[Any]:
-        return ()
-
-    def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[Any]:
-        return self.filters
-
-    def holds_whole(self, principal: Principal) -> bool:
-        return False
-
-
 @pytest.mark.parametrize(
     ("filters", "text", "left"),
     [
-        (Set(), "as it is", "as it is"),
-        (Set(Redacts("Ana", "[name]")), "Ana and Ana", "[name] and [name]"),
-        (Set(Redacts("Ana", "Ana")), "Ana", ""),
+        (GivenFilters(), "as it is", "as it is"),
+        (GivenFilters(lambda: Redacts("Ana", "[name]")), "Ana and Ana", "[name] and [name]"),
+        (GivenFilters(lambda: Redacts("Ana", "Ana")), "Ana", ""),
         (KeywordFilterSet(output_phrases=["forbidden"]), "a forbidden word", ""),
         (KeywordFilterSet(output_phrases=["forbidden"]), "a fine word", "a fine word"),
     ],
