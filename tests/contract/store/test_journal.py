@@ -10,7 +10,7 @@ import pytest
 
 from persistence.group_commit import GroupLimits
 from sessions.model.commands import Ok
-from sessions.model.errors import BadInput, Fenced, TooLarge, Unavailable
+from sessions.model.errors import BadInput, Fenced, SessileError, TooLarge, Unavailable
 from sessions.model.events import ContextFitted, ItemCreated, Private, Record, ResponseBody, ResponseCompleted
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
 from sessions.model.types import CommandId, Epoch, InputText, ItemId, Message, ResponseId, Sampling, UnixMs
@@ -274,6 +274,18 @@ async def test_text_that_cannot_be_stored_hurts_its_sender_alone(journal: Journa
     assert isinstance(refused, BadInput)
     assert stood is None
     await journal.append(an_append(head, 1))
+
+
+async def test_a_write_that_the_database_refuses_hurts_its_sender_alone(journal: Journal) -> None:
+    heads = [await grant(journal, key(f"s{n}")) for n in range(3)]
+    results = await asyncio.gather(
+        journal.append(an_append(heads[0], 1)),
+        journal.append(an_append(heads[1], top=2**70)),  # no column holds it
+        journal.append(an_append(heads[2], 1)),
+        return_exceptions=True,
+    )
+    assert results[0] is None and results[2] is None
+    assert isinstance(results[1], SessileError) and results[1].code == "journal_refused"
 
 
 async def test_what_was_acknowledged_is_there_after_a_reopen(bed: Bed) -> None:

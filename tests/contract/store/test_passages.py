@@ -292,6 +292,7 @@ ROWS: tuple[Attributes, ...] = (
     {"n": 1, "lang": "de", "new": True},
     {"n": 2.5, "lang": "en", "new": False},
     {"n": "1", "lang": "Ünï'\"", "other key $.x": "y"},
+    {"n": True},
 )
 FILTERS = (
     {"type": "eq", "key": "n", "value": 1},

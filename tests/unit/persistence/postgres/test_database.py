@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from persistence.group_commit import GroupLimits
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.journal import PostgresJournal
-from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
-from sessions.model.journal_types import Append, Head
+from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
+from sessions.model.journal_types import Head
 from testbed.chaos.proxy import Flow, Proxy
 from testbed.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, grant, opened_at
@@ -153,25 +152,6 @@ async def test_appends_go_on_by_themselves_after_a_restart(server: PostgresServe
             assert loaded.records == tuple(delta(i) for i in range(1, 61))
 
 
-async def test_while_it_is_away_calls_fail_at_once_and_nothing_is_kept_in_memory(
-    server: PostgresServer, schema: str
-) -> None:
-    async with opened_at(server.dsn, schema) as journal:
-        head = await grant(journal)
-        await asyncio.to_thread(server.stop)
-        try:
-            for _ in range(20):
-                with pytest.raises(Unavailable):
-                    await append(journal, head, 0)
-                with pytest.raises(Unavailable):
-                    await journal.head(key())
-                with pytest.raises(Unavailable):
-                    await grant(journal, "t")
-        finally:
-            await asyncio.to_thread(server.start)
-        assert await until_stored(journal, head, 0) == 1
-
-
 async def test_what_a_silent_server_does_with_a_batch_is_settled_before_anything_is_read(
     server: PostgresServer, schema: str
 ) -> None:
@@ -259,17 +239,6 @@ async def test_a_lock_that_is_held_too_long_is_an_error_and_not_a_wait_for_ever(
             assert type(caught.value) is Unavailable, "the server said that nothing happened"
             await transaction.rollback()
         assert await until_stored(journal, head, 0) == 1
-
-
-async def test_a_write_that_the_server_refuses_hurts_its_sender_alone(server: PostgresServer, schema: str) -> None:
-    async with opened_at(server.dsn, schema, limits=GroupLimits(pace_s=0)) as journal:
-        heads = [await grant(journal, f"s{n}") for n in range(3)]
-        too_big = Append(key=heads[1].key, fence=1, top=2**70, at=NOW)
-        results = await asyncio.gather(
-            append(journal, heads[0], 0), journal.append(too_big), append(journal, heads[2], 0), return_exceptions=True
-        )
-        assert results[0] is None and results[2] is None
-        assert isinstance(results[1], SessileError) and results[1].code == "journal_refused"
 
 
 async def test_a_server_that_is_restored_under_a_running_process_is_noticed(

@@ -20,7 +20,6 @@ from persistence.data_dir import MARKER_BYTES, MarkerRecord
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
-from sessions.model.journal_types import Append
 from tests.support.stores.stores import (
     NOW,
     a_journal,
@@ -153,17 +152,6 @@ async def test_another_process_in_the_file_ends_the_journal(tmp_path: Path) -> N
             assert caught.value.code == "journal_taken"
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
         assert file.execute("SELECT top FROM heads WHERE session = 's'").fetchone() == (1,)
-
-
-async def test_a_write_that_sqlite_refuses_hurts_its_sender_alone(tmp_path: Path) -> None:
-    async with opened(tmp_path) as journal:
-        heads = [await grant(journal, f"s{n}") for n in range(3)]
-        calls = [append(journal, head, 0) for head in heads]
-        too_big = Append(key=heads[1].key, fence=1, top=2**70, at=NOW)
-        calls[1].close()
-        results = await asyncio.gather(calls[0], journal.append(too_big), calls[2], return_exceptions=True)
-        assert results[0] is None and results[2] is None
-        assert isinstance(results[1], SessileError) and results[1].code == "journal_refused"
 
 
 CRASHING = """

@@ -31,7 +31,6 @@ from tests.support.engines.made_up_embedder import (
     made_up_retrieval,
     made_up_store,
 )
-from tests.support.stores.attribute_filters import matches
 from tests.support.virtual_time import run
 
 PLAIN = st.text(alphabet="ab .\n#é漢!?", max_size=400)
@@ -73,29 +72,6 @@ def test_neighbours_share_the_end_of_the_one_before() -> None:
 
 def eq(key: str = "k", value: Any = 1) -> dict[str, Any]:
     return {"type": "eq", "key": key, "value": value}
-
-
-@pytest.mark.parametrize(
-    ("given", "attributes", "passes"),
-    [
-        (eq(), {"k": 1}, True),
-        (eq(), {"k": 1.0}, True),
-        (eq(), {"k": True}, False),
-        (eq(value=True), {"k": True}, True),
-        (eq(value="1"), {"k": 1}, False),
-        ({"type": "gt", "key": "k", "value": 1}, {"k": 2}, True),
-        ({"type": "gt", "key": "k", "value": 1}, {"k": "2"}, False),
-        ({"type": "lt", "key": "k", "value": "b"}, {"k": "a"}, True),
-        ({"type": "lt", "key": "k", "value": 1}, {}, False),
-        ({"type": "ne", "key": "k", "value": 1}, {}, True),
-        ({"type": "nin", "key": "k", "value": [1, 2]}, {"k": 2}, False),
-        ({"type": "in", "key": "k", "value": ["a"]}, {"k": "a"}, True),
-        ({"type": "or", "filters": [eq(), eq("z")]}, {"z": 1}, True),
-        ({"type": "and", "filters": [eq(), eq("z")]}, {"z": 1}, False),
-    ],
-)
-def test_what_passes(given: dict[str, Any], attributes: dict[str, Any], passes: bool) -> None:
-    assert matches(parse_filter(given), attributes) is passes
 
 
 DEEP: dict[str, Any] = eq()
