@@ -267,7 +267,6 @@ def test_a_lease_that_cannot_be_kept_is_refused() -> None:
         Membership(MemoryDirectory(), member(), lease_ttl_s=3.0, renew_s=2.0)
 
 
-PLACED_R1, PLACED_R2 = ReplicaId("r1"), ReplicaId("r2")
 SESSION_LOAD = 1 / 16
 
 

@@ -152,26 +152,6 @@ def test_a_summary_that_was_requested_is_settled_too(
     assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected
 
 
-def over(*answers: Any) -> tuple[ValkeyLimiter, ScriptedServers]:
-    limiter, servers = ValkeyLimiter("redis://127.0.0.1"), ScriptedServers(*answers)
-    limiter._servers = servers  # type: ignore[assignment]
-    return limiter, servers
-
-
-def demand(**tenant: int) -> Demand:
-    return Demand(
-        tenant=TenantId("a {b}"),
-        user="u",
-        session=SessionId("s"),
-        name=ResponseId("r"),
-        input_tokens=1,
-        output_tokens=1,
-        tenant_ceilings=Ceilings(**tenant),
-        user_ceilings=Ceilings(),
-        hold_ms=1_000,
-    )
-
-
 @pytest.mark.parametrize(
     ("trouble", "kind", "code"),
     [
@@ -183,7 +163,8 @@ def demand(**tenant: int) -> Demand:
 async def test_errors_say_whether_anything_may_have_been_counted(
     trouble: Exception, kind: type[Unavailable], code: str
 ) -> None:
-    limiter, _ = over(trouble)
+    limiter = ValkeyLimiter("redis://127.0.0.1")
+    limiter._servers = ScriptedServers(trouble)  # type: ignore[assignment]
     with pytest.raises(kind) as raised:
         await limiter.settle(TenantId("t"), ResponseId("r"), SessionId("s"), 1)
     assert raised.value.code == code

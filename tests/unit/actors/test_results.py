@@ -193,17 +193,12 @@ async def test_all_tenants_together_are_bounded_and_counted() -> None:
     assert (len(store), store.size) == (0, 0)
 
 
-def over(*answers: Any) -> tuple[ValkeyResultStore, ScriptedServers]:
-    store, servers = ValkeyResultStore("redis://127.0.0.1"), ScriptedServers(*answers)
-    store._servers = servers  # type: ignore[assignment]
-    return store, servers
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [(NotSent("x"), Unavailable), (ResponseError("OOM"), Unavailable), (ReplyLost("x"), OutcomeUnknown)],
 )
 async def test_what_went_wrong_is_an_error_of_ours(error: Exception, kind: type[Exception]) -> None:
-    store, _ = over(error)
+    store = ValkeyResultStore("redis://127.0.0.1")
+    store._servers = ScriptedServers(error)  # type: ignore[assignment]
     with pytest.raises(kind):
         await store.drop(TenantId("t"), None)

@@ -165,13 +165,6 @@ SMALL = "sim-small"
 TOOL = Tool(name="look_up", parameters={"type": "object"})
 
 
-@pytest.fixture
-def small_ground() -> Ground:
-    made = Ground(smaller_model=SMALL)
-    made.create(tools=(TOOL,))
-    return made
-
-
 def bodies(ground: Ground, response_id: ResponseId | None) -> list[ev.ResponseBody]:
     kinds = ev.ResponseQueued | ev.ResponseCreated | TERMINAL
     events = [record.event for record in ground.records]
