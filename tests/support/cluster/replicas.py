@@ -353,6 +353,17 @@ class Place:
         return [e for e in events if isinstance(e, TERMINAL) and e.response_id == response_id]
 
 
+async def undisturbed(options: SimulatedOptions, content: str = "hello there", **more: Any) -> str:
+    """Returns the text of an answer that nothing happens to."""
+    async with Place(options) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(content, **more)
+        await reader.ended(answer.response_id)
+        return reader.text(answer.response_id)
+
+
 async def killed_at_append(
     replica: Replica,
     number: int,

@@ -14,11 +14,12 @@ from sessions.model import events as ev
 from sessions.model.errors import BadInput, Gone, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, Usage
-from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
+from tests.support.cluster.replicas import KEY, SESSION, Place, text_of, undisturbed
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.stores.tables import usage_in
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
+ENDLESS = SimulatedOptions(answer_tokens_mean=0)
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
 
 
@@ -28,7 +29,7 @@ def usage_rows(place: Place) -> list[UsageRow]:
 
 @virtual
 async def test_no_delta_follows_the_answer_to_a_cancel_and_the_slot_is_free() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+    async with Place(ENDLESS) as place:
         replica = await place.replica()
         reader = place.read(replica)
         await replica.create()
@@ -68,7 +69,7 @@ async def test_an_answer_that_ends_early_still_says_what_was_reused(end: str) ->
 @virtual
 async def test_a_cancel_overtakes_commands_that_wait() -> None:
     """The control lane: a full mailbox does not keep an answer running."""
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+    async with Place(ENDLESS) as place:
         replica = await place.replica()
         reader = place.read(replica)
         await replica.create()
@@ -127,7 +128,7 @@ async def test_a_command_that_the_memory_has_forgotten_is_found_in_the_journal()
 
 @virtual
 async def test_deleting_in_mid_answer_ends_everything() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+    async with Place(ENDLESS) as place:
         replica = await place.replica()
         reader = place.read(replica)
         await replica.create()
@@ -228,7 +229,7 @@ async def test_more_sessions_than_fit_in_memory_take_turns() -> None:
 
 @virtual
 async def test_when_every_session_in_memory_is_busy_new_ones_are_shed() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+    async with Place(ENDLESS) as place:
         replica = await place.replica(limits=RuntimeLimits(actors_max=1))
         await replica.create()
         answer = await replica.say()
@@ -242,7 +243,7 @@ async def test_when_every_session_in_memory_is_busy_new_ones_are_shed() -> None:
 @virtual
 async def test_commands_are_served_while_the_journal_is_slower_than_the_engine() -> None:
     """An answer that always has something to say does not starve the commands of its session."""
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+    async with Place(ENDLESS) as place:
         replica = await place.replica()
         reader = place.read(replica)
         await replica.create()
@@ -319,7 +320,7 @@ async def test_what_one_may_not_see_does_not_exist() -> None:
 @virtual
 async def test_when_nobody_reads(policy: str) -> None:
     limits = RuntimeLimits(orphan_policy=policy, orphan_after_s=1.0)  # type: ignore[arg-type]
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
+    async with Place(ENDLESS) as place:
         replica = await place.replica(limits=limits)
         seen: list[ev.Record] = []
         unwatch = replica.runtime.watch(KEY, lambda published: seen.extend(published.records))
@@ -345,15 +346,14 @@ async def test_when_nobody_reads(policy: str) -> None:
         assert place.terminals(answer.response_id) == [] and place.head().open
         reader = place.read(replica)
         await reader.ended(answer.response_id)
-        assert text_of(place.records(), answer.response_id) == await undisturbed(limits)
+        assert text_of(place.records(), answer.response_id) == await undisturbed(ENDLESS, max_output_tokens=400)
 
 
 @virtual
 async def test_readers_that_come_back_at_the_same_moment_lose_nothing() -> None:
     """Stop and start of one response in one step: the engine that runs afterwards is the new one."""
-    limits = RuntimeLimits()
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica(limits=limits)
+    async with Place(ENDLESS) as place:
+        replica = await place.replica()
         reader = place.read(replica)
         await replica.create()
         answer = await replica.say(max_output_tokens=400)
@@ -366,18 +366,7 @@ async def test_readers_that_come_back_at_the_same_moment_lose_nothing() -> None:
         stats = replica.engine.stats()
         assert stats.running + stats.waiting == 1
         await reader.ended(answer.response_id)
-        assert reader.text(answer.response_id) == await undisturbed(limits)
-
-
-async def undisturbed(limits: RuntimeLimits) -> str:
-    """The text of the same answer, read all the time."""
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica(limits=limits)
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say(max_output_tokens=400)
-        await reader.ended(answer.response_id)
-        return reader.text(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed(ENDLESS, max_output_tokens=400)
 
 
 @virtual

@@ -22,7 +22,17 @@ from sessions.model.errors import Gone, Internal, NotFound, SessileError, Unavai
 from sessions.model.journal_types import Loaded
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, killed_at_append, text_of
+from tests.support.cluster.replicas import (
+    KEY,
+    SESSION,
+    TERMINAL,
+    Fault,
+    Place,
+    Replica,
+    killed_at_append,
+    text_of,
+    undisturbed,
+)
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.stores.tables import lose_record, usage_in
 from tests.support.virtual_time import advance, outcome, settled, until, virtual
@@ -30,22 +40,6 @@ from tests.support.virtual_time import advance, outcome, settled, until, virtual
 QUESTION = "where is the river"
 OPTIONS = SimulatedOptions(answer_tokens_mean=60)
 IMPATIENT = RuntimeLimits(actor=ActorLimits(journal_patience_s=1.0))
-
-
-_UNDISTURBED: list[str] = []
-
-
-async def undisturbed() -> str:
-    """The answer to QUESTION when nothing happens."""
-    if not _UNDISTURBED:
-        async with Place(OPTIONS) as place:
-            replica = await place.replica()
-            reader = place.read(replica)
-            await replica.create()
-            answer = await replica.say(QUESTION)
-            await reader.ended(answer.response_id)
-            _UNDISTURBED.append(reader.text(answer.response_id))
-    return _UNDISTURBED[0]
 
 
 def filters(phrase: str) -> KeywordFilterSet:
@@ -95,7 +89,7 @@ async def test_an_append_that_fails_changes_nothing_for_anybody(fault: Fault, nu
         ended = await reader.ended(answer.response_id)
         assert isinstance(ended, ev.ResponseCompleted)
         assert reader.records == place.records(), "each record was shown once"
-        assert reader.text(answer.response_id) == await undisturbed()
+        assert reader.text(answer.response_id) == await undisturbed(OPTIONS, QUESTION)
         assert await replica.do(asked) == answer
         assert len(usage_in(place.store)) == 1
         check_log(place, answer.response_id)
@@ -139,7 +133,7 @@ async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on()
         await replica.runtime.recover(KEY)
         await reader.ended(answer.response_id)
         assert [record.offset for record in reader.records[shown - 1 : shown + 1]] == [shown, shown + 1]
-        assert reader.text(answer.response_id) == await undisturbed()
+        assert reader.text(answer.response_id) == await undisturbed(OPTIONS, QUESTION)
         check_log(place, answer.response_id)
 
 
@@ -163,11 +157,11 @@ async def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) 
         if place.terminals(response_id) == []:
             await new.ended(response_id)
         check_log(place, response_id)
-        assert text_of(place.records(), response_id) == await undisturbed()
+        assert text_of(place.records(), response_id) == await undisturbed(OPTIONS, QUESTION)
         assert old.records == place.records()[: len(old.records)], "delivered tokens never change"
         (row,) = usage_in(place.store)
         assert (row.principal.key_id, row.principal.role) == (LOCAL_PRINCIPAL.key_id, LOCAL_PRINCIPAL.role)
-        whole = len(list(await heir.engine.tokenizer.text(await undisturbed())))
+        whole = len(list(await heir.engine.tokenizer.text(await undisturbed(OPTIONS, QUESTION))))
         assert row.usage.output_tokens <= whole + 8, "what was made twice is not billed twice"
 
 
@@ -175,7 +169,7 @@ async def test_a_replica_that_dies_at_any_append(number: int, afterwards: bool) 
 @virtual
 async def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) -> None:
     """The phrase begins before the crash and would end behind it: what is held back is in nobody's memory."""
-    whole = await undisturbed()
+    whole = await undisturbed(OPTIONS, QUESTION)
     phrase = whole[len(whole) // 2 :][:14]
     async with Place(OPTIONS) as place:
         first = await place.replica("r1", filters=filters(phrase))
@@ -197,7 +191,7 @@ async def test_what_a_filter_withholds_stays_withheld_over_a_death(number: int) 
 @virtual
 async def test_a_continuation_remembers_the_tail_that_it_went_on_from(number: int) -> None:
     """Stop strings that never come, but begin inside many words: at most moments the release ends inside a token."""
-    whole = await undisturbed()
+    whole = await undisturbed(OPTIONS, QUESTION)
     stops = tuple(whole[at : at + 3] + "#" for at in range(2, 90, 6))
     async with Place(OPTIONS) as place:
         first = await place.replica("r1")
@@ -302,7 +296,7 @@ async def test_a_replica_that_dies_while_it_activates(call: str, cold: bool) -> 
         follow_up = await insist(third, message(place, "and the sea", queue=True))
         await later.ended(follow_up.response_id)
         check_log(place, answer.response_id)
-        assert text_of(place.records(), answer.response_id) == await undisturbed()
+        assert text_of(place.records(), answer.response_id) == await undisturbed(OPTIONS, QUESTION)
 
 
 @virtual

@@ -23,7 +23,7 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import SCOPES, Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
 from sessions.ports import FilterSet
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import KEY, SESSION, Fault, Place, Reader, Replica, text_of
+from tests.support.cluster.replicas import KEY, SESSION, Fault, Place, Reader, Replica, text_of, undisturbed
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.machine.generation_fixture import GivenFilters
 from tests.support.output_text import Redactor
@@ -339,16 +339,6 @@ async def create_other(replica: Replica) -> object:
     return await outcome(replica.do(cm.SessionCreate(id=replica.place.name(), session=OTHER)))
 
 
-async def undisturbed() -> str:
-    async with Place(ENDLESS) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say(max_output_tokens=400)
-        await reader.ended(answer.response_id)
-        return reader.text(answer.response_id)
-
-
 @virtual
 async def test_a_paused_answer_gives_its_room_to_others_and_goes_on_when_it_is_read_again() -> None:
     async with Place(ENDLESS) as place:
@@ -367,7 +357,7 @@ async def test_a_paused_answer_gives_its_room_to_others_and_goes_on_when_it_is_r
         assert isinstance(ended, ev.ResponseIncomplete) and ended.response.incomplete_details == {
             "reason": "max_output_tokens"
         }
-        assert text_of(place.records(), response_id) == await undisturbed()
+        assert text_of(place.records(), response_id) == await undisturbed(ENDLESS, max_output_tokens=400)
 
 
 @virtual
