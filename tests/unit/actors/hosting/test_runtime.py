@@ -297,7 +297,8 @@ async def test_nothing_is_activated_behind_the_back_of_a_close() -> None:
         await advance(0.1)
         await replica.close()
         refused = await waking
-        assert isinstance(refused, Unavailable), refused
+        late = await outcome(replica.say())
+        assert isinstance(refused, Unavailable) and isinstance(late, Unavailable) and late.retryable, refused
         assert replica.runtime.actors == []
 
 

@@ -118,6 +118,29 @@ async def test_a_command_without_records_whose_answer_was_lost_is_written_once()
 
 
 @virtual
+async def test_while_the_journal_is_away_nothing_is_shown_and_commands_are_told() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        replica.faults.away("append", "head")
+        shown = len(reader.records)
+        updates = [cm.SessionUpdate(id=place.name(), session=SESSION, title="x") for _ in range(4)]
+        waiting = [asyncio.create_task(outcome(replica.do(update))) for update in updates[1:]]
+        await advance(5.0)
+        late = await outcome(replica.do(updates[0]))
+        for told in (*[await task for task in waiting], late):
+            assert isinstance(told, Unavailable) and told.code == "journal_unavailable" and told.retryable
+        assert len(reader.records) == shown == len(place.records())
+        replica.faults.back()
+        await reader.ended(answer.response_id)
+        assert reader.text(answer.response_id) == await undisturbed(OPTIONS, QUESTION)
+        assert reader.records == place.records()
+
+
+@virtual
 async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on() -> None:
     async with Place(OPTIONS) as place:
         replica = await place.replica(limits=IMPATIENT)
