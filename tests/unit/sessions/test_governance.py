@@ -47,6 +47,13 @@ def test_a_row_of_another_tenant_and_one_that_comes_twice_are_found() -> None:
         assert (found.intact, found.first_broken, found.anchor) == (False, 2, "") and why in found.why
 
 
+def test_a_floor_that_no_row_tells_of_is_found() -> None:
+    chain = chain_of(3)
+    verifier = AuditVerifier(chain.sealer, TENANT, None, chain.sealer.floor(chain.stored[0], 1))
+    verifier.take(chain.stored[1:])
+    assert "no row tells" in verifier.finish(chain.stored_head).why
+
+
 @pytest.mark.parametrize("text", ["", "3", "x:" + "0" * 64, "0:" + "0" * 64, "3:" + "0" * 63, "3:" + "z" * 64])
 def test_anchors_are_numbers_and_macs(text: str) -> None:
     with pytest.raises(ValueError, match=r"anchor|hexadecimal"):
@@ -256,6 +263,13 @@ ANAS_KEY = Principal(tenant=TENANT, key_id="k", user="ana", role="user")
 def a_row(sealer: Sealer, row: Audited) -> tuple[AuditRow, AuditHead]:
     (made,), head = sealer.chained(None, [sealer.entry(TENANT, row)])
     return made, head
+
+
+def test_a_key_of_a_user_is_named_beside_the_pseudonym() -> None:
+    made, _ = a_row(SEALER, Audited(action="session.deleted", at=UnixMs(1), by=ANAS_KEY, session="s"))
+    ana = SEALER.pseudonym(TENANT, "ana")
+    assert public(made)["by"] == {"tenant": TENANT, "key": "k", "role": "user", "user": ana}
+    assert public(made)["session"] == "s"
 
 
 def test_a_key_that_is_a_user_is_named_as_one() -> None:
