@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from inference.kv.catalog import SnapshotCatalog
-from inference.kv.cold_tier import ColdTier
+from inference.kv.cold_tier import ColdSnapshot, ColdTier, FetchProgress
 from inference.kv.cost import CostModel
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import KvIdentity, SnapshotManifest, encode_header, make_manifest, tag_payload
@@ -19,6 +21,7 @@ from inference.kv.tenant_quota import Ceiling, DeviceKv, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from sessions.model.types import SessionId, SessionKey, TenantId
+from sessions.ports import Keys
 
 IDENTITY = KvIdentity("engine/1", "model-1", "f16", "slots")
 
@@ -76,3 +79,32 @@ def make_tiers(
     cold: list[ColdTier] = [tier for tier in (disk, shared) if tier is not None]
     catalog = SnapshotCatalog(HostTier(staging, host_bytes_max, disk, worth), cold, worth)
     return Tiers(IDENTITY, catalog, TenantKvQuota(catalog, device or EmptyDevice(), ceiling))
+
+
+async def spill(
+    tiers: Tiers, who: SessionKey, tokens: Sequence[int] = range(10), *, payload: bytes, scope: bytes = b""
+) -> bool:
+    """Does what an engine does to spill a session. Returns whether there was room."""
+    size = len(payload)
+    if not await tiers.reserve(size, who.tenant):
+        return False
+    path = tiers.host.new_path()
+    path.write_bytes(payload)
+    tiers.adopt(who, as_tokens(tokens), path, size, size, scope)
+    return True
+
+
+class HeldDisk(DiskTier):
+    """A disk whose reads wait while `go` is cleared: slow, or hanging for good."""
+
+    def __init__(self, folder: Path, keys: Keys | None = None) -> None:
+        super().__init__(folder, 1 << 30, IDENTITY, keys)
+        self.go, self.asked = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def fetch(
+        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
+    ) -> SnapshotManifest:
+        self.asked.set()
+        await self.go.wait()
+        return await super().fetch(snapshot, payload, progress)

@@ -29,7 +29,7 @@ from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens, common_prefix
 from sessions.model.errors import BadInput
 from sessions.model.types import SessionKey, TenantId
-from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, spill
 
 # -- host tier
 SIZE = 1_000
@@ -156,10 +156,7 @@ async def opened(folder: Path) -> Tiers:
 
 
 async def save(tiers: Tiers, who: SessionKey, tokens: list[int], scope: bytes = b"") -> None:
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(bytes(SIZE))
-    tiers.adopt(who, as_tokens(tokens), path, SIZE, SIZE, scope)
+    assert await spill(tiers, who, tokens, payload=bytes(SIZE), scope=scope)
     await tiers.host.settle()
 
 
@@ -243,15 +240,11 @@ async def tiers(tmp_path: Path, ceilings: dict[TenantId, int]) -> AsyncIterator[
 
 
 async def save_snapshot(tiers: Tiers, who: SessionKey, *, size: int = QUOTA_SIZE) -> bool:
-    if not await tiers.reserve(size, who.tenant):
-        return False
-    path = tiers.host.new_path()
-    path.write_bytes(payload_of(str(who), size))
-    tiers.adopt(who, as_tokens(range(10)), path, size, size)
+    stored = await spill(tiers, who, payload=payload_of(str(who), size))
     for host in tiers.host.of(who):
         if host.tagging is not None:
             await host.tagging
-    return True
+    return stored
 
 
 def held(tiers: Tiers, tenant: TenantId) -> set[str]:

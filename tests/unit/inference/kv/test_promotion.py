@@ -10,54 +10,33 @@ import pytest
 
 from inference.kv.cold_tier import PIECE_BYTES_MIN, ColdSnapshot, FetchProgress
 from inference.kv.cost import RestoreChoice
-from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest, SnapshotRefused
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import SessionKey
-from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
+from sessions.ports import Keys
+from tests.support.engines.kv import HeldDisk, key, make_tiers, payload_of, spill
 
 SIZE = 40_000
-
-
-class HeldDisk(DiskTier):
-    """A disk whose reads wait until they are let go: slow, or hanging for good."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, 1 << 30, IDENTITY, MemoryKeyStore())
-        self.go = asyncio.Event()
-        self.asked = asyncio.Event()
-        self.go.set()
-
-    async def fetch(
-        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
-    ) -> SnapshotManifest:
-        self.asked.set()
-        await self.go.wait()
-        return await super().fetch(snapshot, payload, progress)
 
 
 class Bed:
     """Tiers on one disk, opened anew as after a restart."""
 
     def __init__(self, folder: Path) -> None:
-        self.staging, self.disk = folder / "staging", HeldDisk(folder / "kv")
+        self.staging, self.disk = folder / "staging", HeldDisk(folder / "kv", MemoryKeyStore())
         self.staging.mkdir()
 
     async def opened(self, host: int = 1 << 24) -> Tiers:
-        disk = HeldDisk(self.disk.folder)
-        disk.keys, self.disk = self.disk.keys, disk
-        tiers = make_tiers(self.staging, host, disk)
+        self.disk = HeldDisk(self.disk.folder, self.disk.keys)
+        tiers = make_tiers(self.staging, host, self.disk)
         await tiers.open()
         return tiers
 
 
 async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10) -> None:
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(payload_of(f"{who}", SIZE))
-    tiers.adopt(who, as_tokens(range(num_tokens)), path, SIZE, SIZE)
+    assert await spill(tiers, who, range(num_tokens), payload=payload_of(f"{who}", SIZE))
 
 
 async def cold(bed: Bed, who: SessionKey) -> tuple[Tiers, ColdSnapshot]:
@@ -108,8 +87,7 @@ async def trickling(bed: Bed) -> tuple[Tiers, TricklingDisk, ColdSnapshot]:
     """Of a snapshot of 40 kB."""
     first, _ = await cold(bed, key("a"))
     await first.close(0.0)
-    disk = TricklingDisk(bed.disk.folder)
-    disk.keys = bed.disk.keys
+    disk = TricklingDisk(bed.disk.folder, bed.disk.keys)
     tiers = make_tiers(bed.staging, 1 << 24, disk)
     await tiers.open()
     found, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
@@ -172,8 +150,8 @@ async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
 class LateDisk(HeldDisk):
     """A disk that reads sooner than it erases."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, keys: Keys | None) -> None:
+        super().__init__(folder, keys)
         self.read = asyncio.Event()
 
     async def fetch(
@@ -192,8 +170,7 @@ class LateDisk(HeldDisk):
 async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
     first, _ = await cold(bed, key("a"))
     await first.close(0.0)
-    disk = LateDisk(bed.disk.folder)
-    disk.keys = bed.disk.keys
+    disk = LateDisk(bed.disk.folder, bed.disk.keys)
     tiers = make_tiers(bed.staging, 1 << 24, disk)
     await tiers.open()
     await tiers.prefetch(key("a"))

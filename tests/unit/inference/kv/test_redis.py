@@ -13,11 +13,10 @@ from redis.asyncio import Redis
 
 from inference.kv.envelope import KvIdentity, SnapshotRefused
 from inference.kv.redis import RedisTier
-from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from testbed.valkey_server import Server
-from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, spill, write_payload
 
 pytestmark = pytest.mark.cluster
 SIZE = 50_000
@@ -173,10 +172,7 @@ async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica
     )
     for tiers in (one, two):
         await tiers.open()
-    assert await one.reserve(SIZE)
-    path = one.host.new_path()
-    path.write_bytes(payload_of("x", SIZE))
-    one.adopt(key("a"), as_tokens(range(50)), path, SIZE, SIZE)
+    assert await spill(one, key("a"), range(50), payload=payload_of("x", SIZE))
     await one.host.settle()
     await two.discover(key("a"))
     assert two.catalog.place(key("a")).tier == "redis" and two.catalog.place(key("a")).tokens == 50
@@ -193,31 +189,6 @@ async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica
     assert two.catalog.place(key("a")).tier == "none"
     await one.close(0.0)
     await two.close(0.0)
-
-
-async def two_replicas(replica: Replica, tmp_path: Path) -> list[Tiers]:
-    """Tiers that have nothing in common but Redis."""
-    made = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        shared = RedisTier(replica.url, 1 << 24, IDENTITY, replica.keys)
-        made.append(make_tiers(tmp_path / name, 1 << 24, None, shared=shared))
-        await made[-1].open()
-    return made
-
-
-async def save(tiers: Tiers, num_tokens: int) -> None:
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(payload_of(f"{num_tokens}", SIZE))
-    tiers.adopt(key("a"), as_tokens(range(num_tokens)), path, SIZE, SIZE)
-    await tiers.host.settle()
-
-
-async def asked(redis: Redis) -> int:
-    """How often anybody has looked for a session."""
-    calls = await redis.info("commandstats")
-    return int(calls.get("cmdstat_hgetall", {"calls": 0})["calls"])
 
 
 async def test_looking_forgets_nothing_when_the_server_is_away_and_does_not_ask_it_for_a_while(tmp_path: Path) -> None:

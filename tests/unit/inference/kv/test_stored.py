@@ -40,7 +40,9 @@ from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey, pack_tokens
 from sessions.ports import DataKey
-from tests.support.engines.kv import IDENTITY, file_of, key, make_tiers, payload_of, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, file_of, key, make_tiers, payload_of, snapshot, spill, write_payload
+
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 # -- envelope
 CHUNK_BYTES = 16 * 1024  # of `small_chunks`
@@ -67,57 +69,65 @@ def whole() -> tuple[SnapshotManifest, bytes]:
     return snapshot(key("a"), 700, SIZE)
 
 
-@pytest.mark.usefixtures("small_chunks")
-@given(st.integers(1, 3 * CHUNK_BYTES))
-def test_what_is_right_is_given_back_in_pieces_of_any_size(piece: int) -> None:
-    manifest, payload = snapshot(key("a"), 700, SIZE)
-    assert read(file_of(manifest, payload), key("a"), piece=max(piece, 5000)) == payload
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, SIZE])
+@pytest.mark.parametrize("piece", [5_000, CHUNK_BYTES, 300_000])
+def test_payloads_of_every_length_come_back_from_pieces_of_any_size(size: int, piece: int) -> None:
+    manifest, payload = snapshot(key("a"), 700, size)
+    assert read(file_of(manifest, payload), key("a"), piece=piece) == payload
 
 
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1])
-def test_payloads_of_every_length_round_trip(size: int) -> None:
-    manifest, payload = snapshot(key("a"), 1, size)
-    assert read(file_of(manifest, payload), key("a")) == payload
+def damaged(good: bytes, first: int, step: int, kind: int, chance: random.Random) -> bytes:
+    """Returns a snapshot with one fault; its chunks of `step` bytes begin at `first`."""
+    bad = bytearray(good)
+    at = chance.randrange(first if chance.randrange(3) else len(bad))  # the head is small, and mostly hit
+    match kind:
+        case 0:
+            bad[at] ^= 1 << chance.randrange(8)
+        case 1:
+            del bad[chance.randrange(len(bad)) :]
+        case 2:
+            del bad[first + step * chance.randrange(3) :]  # cut exactly between chunks
+        case 3:  # a hole of zeros, as a torn write leaves
+            length = chance.randrange(1, 8192)
+            bad[at : at + length] = bytes(len(bad[at : at + length]))
+        case 4:
+            del bad[at : at + chance.randrange(1, 4096)]
+        case 5:
+            bad[at:at] = bad[at : at + chance.randrange(1, 4096)] or b"x"
+        case 6:
+            one, other = bad[first : first + step], bad[first + step : first + 2 * step]
+            bad[first : first + 2 * step] = other + one
+    return bytes(bad)
 
 
-@pytest.mark.usefixtures("small_chunks")
+def mixed(good: bytes, later: bytes, first: int, step: int, number: int) -> bytes:
+    """Returns a snapshot with one chunk of a later one of its session, at that chunk's own place."""
+    begin = first + number * step
+    return good[:begin] + later[begin : begin + step] + good[begin + step :]
+
+
 @pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_random_faults_are_all_detected(whole: tuple[SnapshotManifest, bytes], rounds: int) -> None:
+def test_random_faults_are_all_detected(rounds: int) -> None:
     chance = random.Random(20261121)
-    manifest, payload = whole
-    good = file_of(manifest, payload)
-    header = len(good) - len(payload)
+    good, later = (file_of(*snapshot(key("a"), 700, SIZE, salt=salt)) for salt in ("", "later"))
+    first = len(good) - SIZE
     reasons: set[str] = set()
     for round_ in range(rounds):
-        bad = bytearray(good)
-        match round_ % 6:
-            case 0:  # a flipped bit, anywhere; half of them in the header, which is small
-                at = chance.randrange(header if round_ % 12 else len(bad))
-                bad[at] ^= 1 << chance.randrange(8)
-            case 1:  # cut
-                del bad[chance.randrange(len(bad)) :]
-            case 2:  # a hole of zeros, as a torn write leaves
-                at, length = chance.randrange(len(bad)), chance.randrange(1, 8192)
-                bad[at : at + length] = bytes(len(bad[at : at + length]))
-            case 3:  # bytes lost in the middle
-                at = chance.randrange(len(bad))
-                del bad[at : at + chance.randrange(1, 4096)]
-            case 4:  # bytes doubled
-                at = chance.randrange(len(bad))
-                bad[at:at] = bad[at : at + chance.randrange(1, 4096)] or b"x"
-            case 5:  # two chunks swapped
-                first, second = header, header + CHUNK_BYTES
-                bad[first : first + CHUNK_BYTES], bad[second : second + CHUNK_BYTES] = (
-                    bad[second : second + CHUNK_BYTES],
-                    bad[first : first + CHUNK_BYTES],
-                )
-        if bytes(bad) == good:
+        fault = round_ % 8
+        bad = mixed(good, later, first, CHUNK_BYTES, chance.randrange(2))
+        if fault < 7:
+            bad = damaged(good, first, CHUNK_BYTES, fault, chance)
+        if bad == good:
             continue
         with pytest.raises(SnapshotRefused) as refused:
-            read(bytes(bad), key("a"))
+            read(bad, key("a"))
         reasons.add(refused.value.reason)
+        assert fault < 7 or refused.value.reason == "bad_chunk"
     assert {"bad_header", "bad_chunk", "truncated"} <= reasons
+
+
+def test_the_same_payload_has_other_tags_in_another_snapshot() -> None:
+    assert snapshot(key("a"), 701, SIZE)[0].tags != snapshot(key("a"), 700, SIZE)[0].tags
 
 
 def forged(manifest: SnapshotManifest, **changes: object) -> bytes:
@@ -125,7 +135,6 @@ def forged(manifest: SnapshotManifest, **changes: object) -> bytes:
     return encode_header(msgspec.structs.replace(manifest, **changes))
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(
     ("who", "identity", "reason"),
     [
@@ -145,19 +154,6 @@ def test_what_is_not_ours_is_refused_by_name(
     assert refused.value.reason == reason
 
 
-@pytest.mark.usefixtures("small_chunks")
-def test_a_chunk_of_another_snapshot_is_foreign(whole: tuple[SnapshotManifest, bytes]) -> None:
-    manifest, payload = whole
-    _, other = snapshot(key("a"), 700, SIZE, salt="later")
-    mixed = other[:CHUNK_BYTES] + payload[CHUNK_BYTES:]
-    with pytest.raises(SnapshotRefused) as refused:
-        read(file_of(manifest, mixed), key("a"))
-    assert refused.value.reason == "bad_chunk"
-    same_bytes, _ = snapshot(key("a"), 701, SIZE)  # another id over the very same payload
-    assert same_bytes.tags != manifest.tags
-
-
-@pytest.mark.usefixtures("small_chunks")
 def test_tokens_that_do_not_belong_to_their_chain_are_refused(whole: tuple[SnapshotManifest, bytes]) -> None:
     manifest, payload = whole
     tokens = manifest.ledger
@@ -176,7 +172,6 @@ def test_tokens_that_do_not_belong_to_their_chain_are_refused(whole: tuple[Snaps
         assert refused.value.reason == "bad_tokens"
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_headers_that_lie_about_themselves_are_refused(whole: tuple[SnapshotManifest, bytes]) -> None:
     manifest, payload = whole
     for changes, reason in (
@@ -200,7 +195,6 @@ def test_headers_that_lie_about_themselves_are_refused(whole: tuple[SnapshotMani
         assert refused.value.reason == reason
 
 
-@pytest.mark.usefixtures("small_chunks")
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_reader_stumble(data: bytes) -> None:
     for start in (b"", MAGIC):
@@ -210,7 +204,6 @@ def test_no_bytes_make_the_reader_stumble(data: bytes) -> None:
             continue
 
 
-@pytest.mark.usefixtures("small_chunks")
 @given(st.lists(st.integers(0, 5), max_size=600), st.lists(st.integers(0, 5), max_size=600))
 def test_chains_agree_exactly_as_far_as_whole_blocks_do(left: list[int], right: list[int]) -> None:
     one = token_chain(key("a"), IDENTITY, as_tokens(left))
@@ -221,7 +214,6 @@ def test_chains_agree_exactly_as_far_as_whole_blocks_do(left: list[int], right: 
         assert (one[: (block + 1) * 16] == two[: (block + 1) * 16]) is same
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_chains_of_tenants_and_models_never_agree() -> None:
     tokens = as_tokens(range(300))
     chains = {
@@ -232,7 +224,6 @@ def test_chains_of_tenants_and_models_never_agree() -> None:
     assert len(chains) == 4
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_files_are_tagged_and_checked_like_streams(tmp_path: Path) -> None:
     path = tmp_path / "payload"
     path.write_bytes(payload_of("x", SIZE))
@@ -267,7 +258,6 @@ def read_stored(data: bytes, who: SessionKey, data_key: DataKey | None = KEY) ->
     return b"".join(bytes(chunk) for chunk in stored.chunks())
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_neither_tokens_nor_payload_can_be_read_without_the_key(tmp_path: Path) -> None:
     manifest, payload = snapshot(key("a"), 700, SIZE)
     data = sealed(tmp_path)
@@ -279,54 +269,30 @@ def test_neither_tokens_nor_payload_can_be_read_without_the_key(tmp_path: Path) 
         assert refused.value.reason in ("unknown_key", "bad_header")
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_faults_are_all_detected(tmp_path: Path, rounds: int) -> None:
-    """Bits, cuts, holes, losses, doublings, chunks swapped and taken from others, tenants and sessions exchanged."""
+def test_faults_at_rest_are_all_detected(tmp_path: Path, rounds: int) -> None:
+    """The same faults, and chunks, tenants, sessions and kinds of files exchanged."""
     chance = random.Random(20261121)
-    good = sealed(tmp_path)
-    later = sealed(tmp_path, salt="later")
+    good, later = sealed(tmp_path), sealed(tmp_path, salt="later")
     others = [sealed(tmp_path, key("b")), sealed(tmp_path, key("a", tenant="u")), sealed(tmp_path, data_key=None)]
-    first = len(good) - SIZE - 3 * 16  # of the payload
-    step = CHUNK_BYTES + 16
+    first, step = len(good) - SIZE - 3 * 16, CHUNK_BYTES + 16
     reasons: set[str] = set()
     for round_ in range(rounds):
-        bad = bytearray(good)
-        at = chance.randrange(first if round_ % 3 else len(bad))
-        match round_ % 10:
-            case 0 | 1:
-                bad[at] ^= 1 << chance.randrange(8)
-            case 2:
-                del bad[chance.randrange(len(bad)) :]
-            case 3:
-                del bad[first + step * chance.randrange(3) :]  # cut exactly between chunks
-            case 4:
-                length = chance.randrange(1, 8192)
-                bad[at : at + length] = bytes(len(bad[at : at + length]))
-            case 5:
-                del bad[at : at + chance.randrange(1, 4096)]
-            case 6:
-                bad[at:at] = bad[at : at + chance.randrange(1, 4096)] or b"x"
+        match round_ % 9:
             case 7:
-                bad[first : first + step], bad[first + step : first + 2 * step] = (
-                    bad[first + step : first + 2 * step],
-                    bad[first : first + step],
-                )
+                bad = mixed(good, later, first, step, chance.randrange(2))
             case 8:
-                number = chance.randrange(2)  # a chunk of the session's own later snapshot, at its own place
-                begin = first + number * step
-                bad[begin : begin + step] = later[begin : begin + step]
-            case 9:
-                bad[:] = chance.choice(others)
-        if bytes(bad) == good:
+                bad = chance.choice(others)
+            case fault:
+                bad = damaged(good, first, step, fault, chance)
+        if bad == good:
             continue
         with pytest.raises(SnapshotRefused) as refused:
-            read_stored(bytes(bad), key("a"))
+            read_stored(bad, key("a"))
         reasons.add(refused.value.reason)
     assert {"bad_header", "bad_chunk", "truncated", "other_session", "other_tenant", "not_encrypted"} <= reasons
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_a_payload_that_was_damaged_before_is_not_sealed_in(tmp_path: Path) -> None:
     manifest, payload = snapshot(key("a"), 10, SIZE)
     for bad in (payload[:-1], payload + b"x", b"", bytes([payload[0] ^ 1]) + payload[1:]):
@@ -334,7 +300,6 @@ def test_a_payload_that_was_damaged_before_is_not_sealed_in(tmp_path: Path) -> N
             store(io.BytesIO(), manifest, write_payload(tmp_path, manifest, bad), KEY)
 
 
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("data_key", [KEY, None], ids=["sealed", "plain"])
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES, SIZE])
 def test_one_byte_more_or_less_is_refused(tmp_path: Path, size: int, data_key: DataKey | None) -> None:
@@ -349,7 +314,6 @@ def test_one_byte_more_or_less_is_refused(tmp_path: Path, size: int, data_key: D
         assert refused.value.reason in ("truncated", "too_long", "bad_chunk")
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotRefused) as refused:
         StoredSnapshotReader(io.BytesIO(b"SESSKS\x00\x02" + sealed(tmp_path)[len(SEALED) :]))
@@ -386,7 +350,6 @@ async def opened(folder: Path, keys: MemoryKeyStore | None) -> DiskTier:
     return tier
 
 
-@pytest.mark.usefixtures("small_chunks")
 async def test_a_copied_file_is_unreadable_once_the_key_is_destroyed(tmp_path: Path) -> None:
     keys, folder, copy = MemoryKeyStore(), tmp_path / "kv", tmp_path / "copy"
     tier = await opened(folder, keys)
@@ -407,7 +370,6 @@ async def test_a_copied_file_is_unreadable_once_the_key_is_destroyed(tmp_path: P
     assert third.of(key("a")) == [] and third.of(key("b"))
 
 
-@pytest.mark.usefixtures("small_chunks")
 async def test_files_of_the_other_kind_are_removed(tmp_path: Path) -> None:
     plain = await opened(tmp_path / "kv", None)
     assert await put(plain, tmp_path, "a")
@@ -418,7 +380,6 @@ async def test_files_of_the_other_kind_are_removed(tmp_path: Path) -> None:
     assert len(plain) == 0 and list((tmp_path / "kv").iterdir()) == []
 
 
-@pytest.mark.usefixtures("small_chunks")
 async def test_while_the_key_store_is_away_nothing_is_written_or_lost(tmp_path: Path) -> None:
     keys = Away()
     tier = await opened(tmp_path / "kv", keys)
@@ -549,13 +510,9 @@ def head_of(key_id: str) -> StoredHead:
     return StoredHead("t", "a", key_id, bytes(16), 10, 10)
 
 
-class AwayKeys(MemoryKeyStore):
-    async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-        raise Unavailable("keys_unavailable", "away")
-
-
 async def test_a_snapshot_is_opened_by_its_own_key_or_refused_with_the_reason() -> None:
-    keys = MemoryKeyStore()
+    keys, away = MemoryKeyStore(), Away()
+    away.away = True
     made = await keys.current(key("a"))
     assert await data_key_for(None, None) is None
     assert await data_key_for(keys, head_of(made.id)) == made
@@ -563,14 +520,11 @@ async def test_a_snapshot_is_opened_by_its_own_key_or_refused_with_the_reason() 
         (None, head_of(made.id), "unknown_key"),
         (keys, None, "not_encrypted"),
         (keys, head_of("destroyed"), "unknown_key"),
-        (AwayKeys(), head_of(made.id), "keys_away"),
+        (away, head_of(made.id), "keys_away"),
     ):
         with pytest.raises(SnapshotRefused) as refused:
             await data_key_for(key_store, head)
         assert refused.value.reason == reason
-
-
-pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 async def test_through_the_tiers_only_ciphertext_reaches_the_disk_and_plain_envelopes_the_peer(tmp_path: Path) -> None:
@@ -580,10 +534,7 @@ async def test_through_the_tiers_only_ciphertext_reaches_the_disk_and_plain_enve
     tiers = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
     await tiers.open()
     payload = payload_of("x", SIZE)
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(payload)
-    tiers.adopt(key("a"), as_tokens(range(700)), path, SIZE, SIZE)
+    assert await spill(tiers, key("a"), range(700), payload=payload)
     await tiers.close(5.0)
     (file,) = folder.iterdir()
     assert payload[4096:4128] not in file.read_bytes()

@@ -18,7 +18,7 @@ from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import POSTPONED_MAX, Tiers
 from inference.tokens import as_tokens
 from sessions.model.types import OPENINGS, SessionKey
-from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
+from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, spill
 
 SIZE = 40_000
 HOST = 4 * SIZE
@@ -38,13 +38,7 @@ async def opened(folder: Path, *, disk: Path | None = None, host: int = HOST, di
 
 
 async def save(tiers: Tiers, who: SessionKey, num_tokens: int = 10, size: int = SIZE) -> bool:
-    """What an engine does to spill a session."""
-    if not await tiers.reserve(size):
-        return False
-    path = tiers.host.new_path()
-    path.write_bytes(payload_of(f"{who}{num_tokens}", size))
-    tiers.adopt(who, as_tokens(range(num_tokens)), path, size, size)
-    return True
+    return await spill(tiers, who, range(num_tokens), payload=payload_of(f"{who}{num_tokens}", size))
 
 
 async def exported(tiers: Tiers, who: SessionKey) -> AsyncGenerator[bytes, None] | None:

@@ -135,17 +135,6 @@ def test_before_anything_was_seen_the_order_is_lru(ages: list[float]) -> None:
     assert ranks == sorted(ranks, reverse=True) and min(ranks) > 0
 
 
-def learned() -> ReturnModel:
-    """First turns: one in ten comes back, about 100 s later. Later ones: nine in ten. Nobody within 60 s."""
-    chance, model = random.Random(5), ReturnModel()
-    for kind, share in ((FIRST, 0.1), (LATER, 0.9)):
-        for _ in range(500):
-            back = chance.random() < share
-            model.observe(kind, chance.uniform(60, 160) if back else 2000.0, returned=back)
-    model.fit()
-    return model
-
-
 def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
     """It is made on the event loop."""
 
@@ -227,14 +216,6 @@ def test_who_waits_for_tools_ranks_by_their_times_and_teaches_nothing_about_peop
 TENANT = TenantId("t")
 SEARCH = tool_set(TENANT, ["search"])
 BUILD = tool_set(TENANT, ["build"])
-
-
-def learned_times(rounds: int = 200) -> ToolTimes:
-    chance, times = random.Random(3), ToolTimes()
-    for _ in range(rounds):
-        times.observe(SEARCH, chance.lognormvariate(math.log(0.5), 0.2))
-        times.observe(BUILD, chance.lognormvariate(math.log(90.0), 0.2))
-    return times
 
 
 def test_the_tools_called_longest_ago_are_forgotten() -> None:

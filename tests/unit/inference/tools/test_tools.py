@@ -24,8 +24,7 @@ from inference.tools.secrets import (
 from inference.tools.tools_file import CodeTool, ToolsFile, read_tools
 from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import BadInput
-from sessions.model.types import CallId, McpSource, ResponseId, SessionId, SessionKey, TenantId
-from sessions.server_tools import ToolRequest
+from sessions.model.types import McpSource, TenantId
 from tests.support.doors.tool_service import ToolService, open_tools_of, opened_tools, tools_toml
 from tests.support.mcp.opened import request_of, stdio_table
 
@@ -247,17 +246,6 @@ async def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: 
 
 # -- tool set
 ACME, OTHER = TenantId("acme"), TenantId("other")
-
-
-def request(name: str, arguments: dict[str, str]) -> ToolRequest:
-    return ToolRequest(
-        key=SessionKey(ACME, SessionId("s")),
-        response_id=ResponseId("r"),
-        call_id=CallId("c"),
-        name=name,
-        arguments=json.dumps(arguments),
-        execution_id=f"{name}{arguments}",
-    )
 
 
 async def test_tools_of_the_file_and_of_mcp_servers_are_found_offered_and_called(tmp_path: Path) -> None:

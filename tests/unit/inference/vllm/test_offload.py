@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from inference.kv.block_checksums import add_checksums
-from inference.kv.cold_tier import ColdSnapshot, FetchProgress
 from inference.kv.disk import DiskTier
-from inference.kv.envelope import SnapshotManifest
 from inference.kv.host_tier import HostSnapshot
 from inference.vllm import offload as offload_module
 from inference.vllm.offload import KvOffload, OffloadPlan
@@ -27,7 +25,7 @@ from persistence.keys import MemoryKeyStore
 from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
 from sessions.turn.images import image_ids
 from testbed.engine_client import until
-from tests.support.engines.kv import IDENTITY, make_tiers
+from tests.support.engines.kv import IDENTITY, HeldDisk, make_tiers
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 64
@@ -443,21 +441,6 @@ async def test_damage_that_no_run_has_loaded_is_not_made_good_by_the_next_save(
     assert offload.tiers.counters["refused_bad_chunk"] == offload.counters["saves_refused_bad_chunk"] == 1
 
 
-class HeldDisk(DiskTier):
-    """A disk whose reads wait until they are let go."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, 1 << 30, IDENTITY)
-        self.go, self.asked = asyncio.Event(), asyncio.Event()
-
-    async def fetch(
-        self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
-    ) -> SnapshotManifest:
-        self.asked.set()
-        await self.go.wait()
-        return await super().fetch(snapshot, payload, progress)
-
-
 @pytest.mark.parametrize("fate", ["forgotten", "stopped"])
 async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tmp_path: Path, fate: str) -> None:
     (tmp_path / "memory").mkdir()
@@ -465,6 +448,7 @@ async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tm
 
     async def opened() -> tuple[KvOffload, HeldDisk]:
         disk = HeldDisk(tmp_path / "kv")
+        disk.go.clear()
         tiers = make_tiers(tmp_path / "memory", 1 << 20, disk)
         await tiers.open()
         made = KvOffload(

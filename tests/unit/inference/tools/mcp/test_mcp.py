@@ -271,7 +271,6 @@ async def test_it_dies_with_the_server(tmp_path: Path) -> None:
 
 
 # -- mcp tools
-LOOPBACK_TABLE = 'networks = ["127.0.0.0/8"]\n'
 OTHER = TenantId("other")
 
 
