@@ -46,9 +46,8 @@ async def test_who_waits_beyond_the_bound_is_refused_and_a_close_ends_who_waits(
         await pool.exchange(REQUEST, no_answer)
     await pool.close()
     for call in (running, waiting):
-        with pytest.raises(Unavailable) as refused:
+        with pytest.raises(Unavailable, match=r"^draining: "):
             await call
-        assert refused.value.code == "draining"
     with pytest.raises(Unavailable):
         await pool.exchange(REQUEST, no_answer)  # starts no process that nobody would end
 
@@ -91,9 +90,8 @@ async def test_a_worker_that_is_killed_is_followed_by_a_new_one_or_its_end_is_th
 
 async def test_a_worker_that_cannot_be_started_is_an_error() -> None:
     pool = pool_of(COMMAND._replace(module="inference.no_such_module"))
-    with pytest.raises(Unavailable) as refused:
+    with pytest.raises(Unavailable, match=r"^schemas_unavailable: "):
         await pool.exchange(REQUEST, no_answer)
-    assert refused.value.code == "schemas_unavailable"
     await pool.close()
 
 

@@ -116,9 +116,8 @@ def test_a_part_that_becomes_too_large_is_refused_before_it_is_unpacked() -> Non
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", bytes(8 << 20))
-    with pytest.raises(TooLarge) as refused:
+    with pytest.raises(TooLarge, match=r"^file_too_complex: "):
         read_document(out.getvalue(), "x.docx", "")
-    assert refused.value.code == "file_too_complex"
 
 
 # -- html pages
@@ -262,9 +261,8 @@ def test_what_becomes_too_large(parts: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("content", [b"PK\3\4", b"", a_zip({"a": b"x"})[:-9], a_zip({"a": b"x"}, twice="a")])
 def test_damaged_ones(content: bytes) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=r"^file_unreadable: "):
         check_zip(content)
-    assert refused.value.code == "file_unreadable"
 
 
 def test_a_locked_one() -> None:

@@ -23,9 +23,8 @@ async def test_texts_are_taken_out_and_remembered() -> None:
         made = await workers.extract(a_pdf(["hello"]), filename="a.pdf")
         assert made.text == "hello\n" and made.media_type == "application/pdf"
         assert await workers.extract(a_pdf(["hello"]), filename="a.pdf") is made
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(BadInput, match=r"^file_type_unsupported: "):
             await workers.extract(b"\x89PNG", filename="a.pdf")
-        assert refused.value.code == "file_type_unsupported"
         assert workers.documents.total == 2
 
 
@@ -34,9 +33,8 @@ async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
     async with FileWorkers(workers=1, cpu_s=1, wall_s=5) as workers:
         nested = b"<!--" * 1
         many = b"<html>" + b"<p>x" * 6_000_000 + nested
-        with pytest.raises(TooLarge) as refused:
+        with pytest.raises(TooLarge, match=r"^file_too_complex: "):
             await workers.extract(many)
-        assert refused.value.code == "file_too_complex"
         assert (await workers.extract(b"x")).text == "x"
 
 
@@ -83,9 +81,8 @@ async def test_images_are_decoded_and_remembered() -> None:
         assert await workers.decode(encoded(a_pattern())) == image
         assert (await workers.decode(encoded(a_pattern()), edge_max=20)).width == 20
         for content, code in ((b"BM", "image_type_unsupported"), (encoded(noise((9, 9)))[:90], "image_unreadable")):
-            with pytest.raises(BadInput) as refused:
+            with pytest.raises(BadInput, match=rf"^{code}: "):
                 await workers.decode(content)
-            assert refused.value.code == code
         counted = {labels[0]: int(count) for labels, count in workers.images.values.items() if count}
         assert counted == {"read": 2, "unsupported": 1, "unreadable": 1} and workers.documents.total == 0
 
@@ -129,9 +126,8 @@ async def test_an_image_is_no_document_to_the_memory() -> None:
     async with FileWorkers(workers=1) as workers:
         image, text = encoded(a_pattern()), b"x" * 99
         await workers.decode(image)
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(BadInput, match=r"^file_type_unsupported: "):
             await workers.extract(image)
-        assert refused.value.code == "file_type_unsupported"
         await workers.extract(text)
         with pytest.raises(BadInput):
             await workers.decode(text)

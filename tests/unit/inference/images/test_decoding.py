@@ -217,15 +217,13 @@ def test_what_claims_to_be_too_large_is_refused_before_it_is_decoded(width: int,
     "content", [b"", b"x", b"%PDF-1.7", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"RIFF\0\0\0\0AVI "]
 )
 def test_what_is_no_image_is_refused(content: bytes) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=r"^image_type_unsupported: "):
         decode(content)
-    assert refused.value.code == "image_type_unsupported"
 
 
 @pytest.mark.parametrize("format", ["BMP", "TIFF", "ICO", "PPM", "JPEG2000", "AVIF", "TGA"])
 def test_formats_beyond_the_list_are_refused(format: str) -> None:
     out = io.BytesIO()
     a_pattern().save(out, format)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=r"^image_type_unsupported: "):
         decode(out.getvalue())
-    assert refused.value.code == "image_type_unsupported"

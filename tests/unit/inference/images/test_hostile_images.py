@@ -73,9 +73,8 @@ async def test_the_largest_images_fit_into_the_sandbox() -> None:
 
 async def test_too_many_bytes_are_refused_at_once() -> None:
     async with FileWorkers(workers=1) as workers:
-        with pytest.raises(TooLarge) as refused:
+        with pytest.raises(TooLarge, match=r"^image_too_complex: "):
             await workers.decode(b"\xff\xd8\xff" + bytes(20 << 20))
-        assert refused.value.code == "image_too_complex"
 
 
 async def test_the_same_bytes_give_the_same_image_in_every_process() -> None:

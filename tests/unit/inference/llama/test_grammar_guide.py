@@ -122,16 +122,13 @@ def test_the_requests_own_biases_hold_among_what_fits() -> None:
 
 def test_what_does_not_fit_is_refused_and_so_is_what_is_no_schema() -> None:
     for text in ("Once", '{"grosse', '{"größe": 7, "id": "ab'):
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(BadInput, match=r"^recovery_incompatible: "):
             guide_at(encoded(text))
-        assert refused.value.code == "recovery_incompatible"
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=r"^recovery_incompatible: "):
         guide_at(encoded('{"')).accept(ord("{"))
-    assert refused.value.code == "recovery_incompatible"
     for bad in ({"type": "bogus"}, {"type": "string", "pattern": "("}):
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(BadInput, match=r"^invalid_schema: "):
             guide_at([], bad)
-        assert refused.value.code == "invalid_schema"
 
 
 async def test_the_vocabulary_is_read_once_and_again_where_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -376,9 +376,8 @@ async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(g
     await ground.begin(prefill, json_schema={"type": "object"})
     assert len(ground.completions.sent) == 3, "a good one is remembered"
     ground.completions.first_text = "Z"
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput, match=r"^invalid_schema: "):
         await ground.begin(prefill, json_schema={"type": "bogus"})
-    assert refused.value.code == "invalid_schema"
 
 
 async def test_measuring_teaches_what_computing_takes(ground: Ground) -> None:
