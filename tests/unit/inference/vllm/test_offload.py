@@ -72,16 +72,27 @@ class Device:
         full = self.write(plan, tokens)
         self.offload.on_report(BlocksSaved(plan.name, 0, max(full, plan.base_blocks), close, failed))
 
+    async def end(self, plan: OffloadPlan, tokens: array.array[int]) -> None:
+        """Saves a run whole and settles it."""
+        self.save(plan, tokens)
+        self.offload.settle(plan, tokens)
+        await self.offload.settled()
+
+
+async def opened(folder: Path, host: int = 1 << 20, disk: DiskTier | None = None, **more: Any) -> KvOffload:
+    tiers = make_tiers(folder, host, disk)
+    await tiers.open()
+    sizes = {"block_tokens": BLOCK_TOKENS, "block_bytes": BLOCK_BYTES, "ranks": 1, "answer_tokens": 16}
+    return KvOffload(tiers, **sizes, saves=True, **more)
+
 
 @pytest.fixture
 async def offload(tmp_path: Path) -> AsyncIterator[KvOffload]:
-    tiers = make_tiers(tmp_path, 40 * BLOCK_BYTES, None)
-    await tiers.open()
-    made = KvOffload(tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True)
+    made = await opened(tmp_path, 40 * BLOCK_BYTES)
     yield made
     await made.stop()
-    await tiers.close(0)
-    assert tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot")) and not list(tmp_path.glob("*.sums"))
+    await made.tiers.close(0)
+    assert made.tiers.host.bytes == 0 and not list(tmp_path.glob("*.slot")) and not list(tmp_path.glob("*.sums"))
 
 
 async def test_what_was_written_is_found_again_and_grows_with_the_session(offload: KvOffload) -> None:
@@ -89,18 +100,14 @@ async def test_what_was_written_is_found_again_and_grows_with_the_session(offloa
     tokens = array.array("I", range(21))
     plan = await offload.plan("r1", key("a"), tokens, 0, 8)
     assert plan.source is None
-    device.save(plan, tokens)
-    offload.settle(plan, tokens)
-    await offload.settled(key("a"))
+    await device.end(plan, tokens)
     longer = array.array("I", range(30))
     plan = await offload.plan("r2", key("a"), longer, 0, 8)
     assert plan.base_blocks == 5 and plan.source is not None
     device.load(plan, longer)
     told = offload.transfer(plan, "tag", [], [])
     assert told["source"]["num_blocks"] == told["first_block"] == 5
-    device.save(plan, longer)
-    offload.settle(plan, longer)
-    await offload.settled()
+    await device.end(plan, longer)
     assert offload.tiers.catalog.place(key("a")).tokens == 28
     plan = await offload.plan("r3", key("a", "other"), longer, 0, 8)
     assert plan.source is None
@@ -126,9 +133,7 @@ async def test_no_kv_of_an_image_is_restored_by_the_beginning_of_its_name(offloa
 async def kept(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> None:
     """The session's blocks of a run over `tokens` are in the tiers."""
     plan = await offload.plan("first", who, tokens, 0, 8)
-    Device(offload).save(plan, tokens)
-    offload.settle(plan, tokens)
-    await offload.settled()
+    await Device(offload).end(plan, tokens)
 
 
 async def test_a_restore_that_is_slower_than_computing_is_not_made(offload: KvOffload) -> None:
@@ -138,9 +143,7 @@ async def test_a_restore_that_is_slower_than_computing_is_not_made(offload: KvOf
     offload.tiers.cost.moved("device", 5 * BLOCK_BYTES, 1.0, time.monotonic())
     plan = await offload.plan("r", key("a"), tokens, 0, 8)
     assert plan.source is None and plan.base_blocks == 0 and offload.counters["restores_declined"] == 1
-    Device(offload).save(plan, tokens)  # all of it is written again, as nothing is there to go on from
-    offload.settle(plan, tokens)
-    await offload.settled()
+    await Device(offload).end(plan, tokens)  # all of it is written again, as nothing is there to go on from
     assert offload.tiers.catalog.place(key("a")).tokens == 20
 
 
@@ -191,9 +194,7 @@ async def test_what_a_run_has_written_is_a_snapshot_before_it_ends(
     end = 45 if much_more else 44
     if much_more:
         plan.num_cut = 9  # as if the last cut had been a while ago
-    device.save(plan, tokens[:end])
-    offload.settle(plan, tokens[:end])
-    await offload.settled()
+    await device.end(plan, tokens[:end])
     await offload.tiers.host.settle()
     kept_blocks = 11 if much_more else 10
     assert holds(offload, key("a"), tokens[: kept_blocks * BLOCK_TOKENS])
@@ -347,25 +348,10 @@ async def test_of_a_save_that_failed_the_blocks_before_the_fault_are_kept(offloa
     assert holds(offload, key("a"), tokens[:28]) and offload.counters["saves_failed"] == 1
 
 
-async def open_slow(folder: Path) -> KvOffload:
-    """One whose wait for the end of a file is over at once, as a step of the worker lasts longer."""
-    tiers = make_tiers(folder, 80 * BLOCK_BYTES, None)
-    await tiers.open()
-    return KvOffload(
-        tiers,
-        block_tokens=BLOCK_TOKENS,
-        block_bytes=BLOCK_BYTES,
-        ranks=1,
-        answer_tokens=16,
-        saves=True,
-        close_wait_s=0.0,
-    )
-
-
 @pytest.mark.parametrize("before", [0, 21])
 @pytest.mark.parametrize("end", ["closed", "failed", "worker dies", "server stops", "deleted"])
 async def test_a_file_that_is_closed_late_is_kept_as_it_is_and_completed(tmp_path: Path, before: int, end: str) -> None:
-    offload = await open_slow(tmp_path)
+    offload = await opened(tmp_path, 80 * BLOCK_BYTES, close_wait_s=0.0)  # a step of the worker lasts longer
     device, tokens = Device(offload), array.array("I", range(60))
     if before:
         plan = await offload.plan("first", key("a"), tokens[:before], 0, 8)
@@ -430,9 +416,7 @@ async def test_damage_that_no_run_has_loaded_is_not_made_good_by_the_next_save(
     await damaged(offload, key("a"), tokens)
     longer = array.array("I", range(30))
     plan = await offload.plan("r2", key("a"), longer, shared_prefix, 8)  # the device has it all: nothing is loaded
-    device.save(plan, longer)
-    offload.settle(plan, longer)
-    await offload.settled()
+    await device.end(plan, longer)
     for who in (key("a"), key("b")):
         plan = await offload.plan("r3", who, longer, shared_prefix, 8)
         device.load(plan, longer)
@@ -446,21 +430,13 @@ async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tm
     (tmp_path / "memory").mkdir()
     tokens = array.array("I", range(400))
 
-    async def opened() -> tuple[KvOffload, HeldDisk]:
-        disk = HeldDisk(tmp_path / "kv")
-        disk.go.clear()
-        tiers = make_tiers(tmp_path / "memory", 1 << 20, disk)
-        await tiers.open()
-        made = KvOffload(
-            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
-        )
-        return made, disk
-
-    offload, _ = await opened()
+    offload = await opened(tmp_path / "memory", disk=HeldDisk(tmp_path / "kv"))
     await kept(offload, key("a"), tokens)
     await offload.stop()
     await offload.tiers.close(5.0)
-    offload, disk = await opened()
+    disk = HeldDisk(tmp_path / "kv")
+    disk.go.clear()
+    offload = await opened(tmp_path / "memory", disk=disk)
     planning = asyncio.create_task(offload.plan("typing", key("a"), tokens, 0, 8))
     await disk.asked.wait()
     if fate == "forgotten":
@@ -470,9 +446,7 @@ async def test_what_is_forgotten_while_its_run_is_planned_is_not_stored_again(tm
         await offload.stop()
     disk.go.set()
     plan = await planning
-    Device(offload).save(plan, tokens)
-    offload.settle(plan, tokens)
-    await offload.settled()
+    await Device(offload).end(plan, tokens)
     if fate == "forgotten":
         assert offload.tiers.catalog.place(key("a")).tier == "none" and list((tmp_path / "kv").iterdir()) == []
     assert plan.path is None and plan.source is None and "source" not in offload.transfer(plan, "tag", [], [])
@@ -488,17 +462,13 @@ async def test_an_opening_is_kept_for_a_tenant_once_a_second_session_begins_with
     prompts = {name: opening + array.array("I", [number] * 8) for number, name in enumerate("abcd")}
     for who in (key("a"), key("a"), key("b", "u")):
         plan = await offload.plan("r", who, prompts[who.session], len(opening), 8)
-        Device(offload).save(plan, prompts[who.session])
-        offload.settle(plan, prompts[who.session])
-        await offload.settled()
+        await Device(offload).end(plan, prompts[who.session])
         assert not offload.tiers.host.of(key(OPENINGS, who.tenant))
     for name, base in (("b", 0), ("c", 3)):
         plan = await offload.plan("r", key(name), prompts[name], len(opening), 8)
         assert plan.base_blocks == base
         Device(offload).load(plan, prompts[name])
-        Device(offload).save(plan, prompts[name])
-        offload.settle(plan, prompts[name])
-        await offload.settled()
+        await Device(offload).end(plan, prompts[name])
     assert [list(kept.tokens) for kept in offload.tiers.host.of(key(OPENINGS))] == [list(opening)]
     other = opening[:8] + array.array("I", range(4))  # it begins alike, and is another
     plan = await offload.plan("r", key("d"), other, len(other), 8)
@@ -514,27 +484,17 @@ async def test_openings_are_encrypted_under_one_key_of_their_tenant_and_unreadab
     keys, folder = MemoryKeyStore(), tmp_path / "kv"
     (tmp_path / "memory").mkdir()
     openings = [array.array("I", range(start, start + 12)) for start in (500, 600)]
-
-    async def opened() -> KvOffload:
-        tiers = make_tiers(tmp_path / "memory", 1 << 20, DiskTier(folder, 1 << 30, IDENTITY, keys))
-        await tiers.open()
-        return KvOffload(
-            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
-        )
-
-    offload = await opened()
+    offload = await opened(tmp_path / "memory", disk=DiskTier(folder, 1 << 30, IDENTITY, keys))
     for number, opening in enumerate(openings * 2):
         prompt = opening + array.array("I", [number] * 8)
         plan = await offload.plan("r", key(f"s{number}"), prompt, len(opening), 8)
-        Device(offload).save(plan, prompt)
-        offload.settle(plan, prompt)
-        await offload.settled()
+        await Device(offload).end(plan, prompt)
     await offload.stop()
     await offload.tiers.close(5.0)
     assert len(list(folder.iterdir())) == 6
     assert {each.session for each in keys._keys} == {"s0", "s1", "s2", "s3", OPENINGS}
     await keys.destroy(key(OPENINGS))
-    offload = await opened()
+    offload = await opened(tmp_path / "memory", disk=DiskTier(folder, 1 << 30, IDENTITY, keys))
     assert len(list(folder.iterdir())) == 4 and not offload.tiers.catalog.place(key(OPENINGS)).tokens
     await offload.stop()
     await offload.tiers.close(0.0)
