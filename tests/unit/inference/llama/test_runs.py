@@ -425,46 +425,35 @@ def test_whatever_is_found_has_the_bytes_that_were_asked_for(ids: list[int]) -> 
     assert all(b"".join(PIECES[token] for token in other) == data for other in found)
 
 
+BYTE_LEVEL = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": ["ðŁ", "ĺ", "Ģ", "Ġb", "<|end|>", "æĹ¥", "<tool call>", "日"],
+    "tokenizer.ggml.token_type": [1, 1, 1, 1, 3, 1, 4, 1],
+    "tokenizer.ggml.eos_token_id": 4,
+}
+SENTENCEPIECE = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "▁a▁", "<0xF0>"],
+    "tokenizer.ggml.token_type": [2, 3, 3, 6, 6, 6, 6, 1],
+    "tokenizer.ggml.bos_token_id": 1,
+}
+
+
 def test_byte_level_and_sentencepiece_vocabularies_are_read() -> None:
-    byte_level = read_vocabulary(
-        {
-            "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.tokens": ["ðŁ", "ĺ", "Ģ", "Ġb", "<|end|>", "æĹ¥"],
-            "tokenizer.ggml.token_type": [1, 1, 1, 1, 3, 1],
-            "tokenizer.ggml.eos_token_id": 4,
-        }
-    )
+    byte_level = read_vocabulary(BYTE_LEVEL)
     assert byte_level.fragments.recover("😀", 3, 2) == [(0, 1, 2)]
-    assert byte_level.specials == ("<|end|>",) and byte_level.eos_text == "<|end|>"
+    assert byte_level.specials == ("<|end|>", "<tool call>") and byte_level.eos_text == "<|end|>"
     assert not byte_level.adds_bos and not byte_level.adds_space
-    pieces = read_vocabulary(
-        {
-            "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "▁a"],
-            "tokenizer.ggml.token_type": [2, 3, 3, 6, 6, 6, 6, 1],
-            "tokenizer.ggml.bos_token_id": 1,
-        }
-    )
+    pieces = read_vocabulary(SENTENCEPIECE)
     assert pieces.fragments.recover("😀", 4, 6) == [(3, 4, 5, 6)]
     assert pieces.adds_bos and pieces.adds_space and pieces.bos_text == "<s>"
 
 
 def test_every_token_has_the_bytes_that_it_adds_and_control_tokens_none() -> None:
-    byte_level = token_pieces(
-        {
-            "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.tokens": ["ðŁ", "Ġb", "<|end|>", "<tool call>", "日"],
-            "tokenizer.ggml.token_type": [1, 1, 3, 4, 1],
-        }
-    )
-    assert byte_level.text == [b"\xf0\x9f", b" b", b"", b"<tool call>", "日".encode()]
-    assert byte_level.spelled == [b"\xf0\x9f", b" b", b"\xff<|end|>", b"<tool call>", "日".encode()]
-    pieces = token_pieces(
-        {
-            "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": ["<unk>", "</s>", "<0xF0>", "\u2581a\u2581", "<0xF0>"],
-            "tokenizer.ggml.token_type": [2, 3, 6, 1],
-        }
-    )
-    assert pieces.text == [b"", b"", b"\xf0", b" a ", b"<0xF0>"]
-    assert pieces.spelled[:2] == [b"\xff<unk>", b"\xff</s>"]
+    byte_level = token_pieces(BYTE_LEVEL)
+    end = [b"\xe6\x97\xa5", b"<tool call>", "日".encode()]
+    assert byte_level.text == [b"\xf0\x9f", b"\x98", b"\x80", b" b", b"", *end]
+    assert byte_level.spelled == [b"\xf0\x9f", b"\x98", b"\x80", b" b", b"\xff<|end|>", *end]
+    pieces = token_pieces(SENTENCEPIECE)
+    assert pieces.text == [b"", b"", b"", b"\xf0", b"\x9f", b"\x98", b"\x80", b" a ", b"<0xF0>"]
+    assert pieces.spelled[:3] == [b"\xff<unk>", b"\xff<s>", b"\xff</s>"]

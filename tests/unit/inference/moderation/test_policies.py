@@ -269,12 +269,21 @@ def test_passed_texts_are_bounded_and_a_seam_is_another_text(monkeypatch: pytest
     assert [passed.has(key) for key in keys] == [True, False, True]
 
 
-@pytest.mark.parametrize("failure", [NotJudged("late"), {"toxicity": NotJudged("late"), "entities": []}])
-@pytest.mark.parametrize(("action", "expected"), [("block", "block"), ("flag", "flag")])
-async def test_a_failed_classifier_blocks_or_flags(failure: Any, action: str, expected: str) -> None:
-    rules = side(action, pii="flag")
-    verdict = await check("Good morning", Worker(failure), rules)
-    assert verdict.action == expected and "toxicity/unjudged" in categories(verdict)
+@pytest.mark.parametrize(
+    ("scores", "category"),
+    [
+        (NotJudged("late"), "toxicity/unjudged"),
+        ({"toxicity": NotJudged("late"), "entities": []}, "toxicity/unjudged"),
+        ({"toxicity": (0.9, "insult"), "entities": []}, "toxicity/insult"),
+    ],
+)
+@pytest.mark.parametrize("action", ["block", "flag"])
+async def test_a_score_over_the_threshold_or_none_at_all_blocks_or_flags(
+    scores: Any, category: str, action: str
+) -> None:
+    verdict = await check("Good morning", Worker(scores), side(action, pii="flag"))
+    assert verdict.action == action and category in categories(verdict)
+    assert verdict.message == ("No." if action == "block" else "")
 
 
 async def judged_image(rule: ImageRule | None, score: Any = None) -> Verdict:
@@ -360,11 +369,3 @@ def test_what_is_found_only_decoded_is_redacted_whole() -> None:
     scanner = Scanner(PolicySide(phrases=PhraseRule(deny=("jar", "night jar"), action="redact")))
     places = scan_message(scanner, "a night&#32;jar here")
     assert redact_spans("a night&#32;jar here", [(start, end, "[x]") for _, start, end in places]) == "a [x] here"
-
-
-@pytest.mark.parametrize(("action", "expected"), [("block", "block"), ("flag", "flag")])
-async def test_a_score_over_the_threshold_acts(action: str, expected: str) -> None:
-    rules = side(action)
-    verdict = await check("You fool", Worker({"toxicity": (0.9, "insult"), "entities": []}), rules)
-    assert verdict.action == expected and categories(verdict) == ["toxicity/insult"]
-    assert verdict.message == ("No." if expected == "block" else "")

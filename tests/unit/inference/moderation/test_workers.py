@@ -170,28 +170,6 @@ async def test_too_many_texts_and_a_closed_worker_fail_at_once(monkeypatch: pyte
 loaded = functools.cache(classifiers.load_classifier)
 
 
-def test_toxicity_says_what_its_package_says() -> None:
-    texts = [
-        "You are a worthless piece of shit.",
-        "What a lovely evening.",
-        "",
-        "Damn it, the dog ate my damn homework!",
-    ]
-    import profanity_check  # loads its model
-
-    expected = profanity_check.predict_prob(texts)
-    assert loaded("toxicity").judge(texts) == pytest.approx(expected.tolist())
-
-
-def test_a_few_bad_words_are_not_lost_among_many_good_ones() -> None:
-    text = (
-        "The weather was mild and we walked along the river. " * 60
-        + "Go fuck yourself, asshole. "
-        + "Then it rained. " * 60
-    )
-    assert loaded("toxicity").judge([text])[0] > 0.9
-
-
 def test_the_first_message_waits_for_no_table() -> None:
     word_characters.cache_clear()
     model = classifiers.load_classifier("toxicity")

@@ -38,21 +38,7 @@ async def through(gate: ToolGates, result: ToolResult, *, concurrency: int = 1) 
     return (await gate.through(request_of("a"), concurrency=concurrency, timeout_s=0.05, work=work)).outcome
 
 
-async def test_without_room_nothing_is_sent() -> None:
-    gate, held = gates(), asyncio.Event()
-
-    async def work() -> ToolResult:
-        await held.wait()
-        return DONE
-
-    first = asyncio.create_task(gate.through(request_of("a"), concurrency=1, timeout_s=9, work=work))
-    await asyncio.wait((first,), timeout=0.01)
-    assert await through(gate, DONE) == "not_sent"
-    held.set()
-    assert (await first).outcome == "done" and await through(gate, DONE) == "done"
-
-
-async def test_one_tenants_calls_leave_room_for_anothers() -> None:
+async def test_without_room_nothing_is_sent_and_one_tenants_calls_leave_room_for_anothers() -> None:
     gate, held = gates(), asyncio.Event()
 
     async def work() -> ToolResult:
@@ -62,17 +48,20 @@ async def test_one_tenants_calls_leave_room_for_anothers() -> None:
     async def done() -> ToolResult:
         return DONE
 
-    def call(number: int) -> asyncio.Task[ToolResult]:
-        made = gate.through(request_of(f"t{number}"), concurrency=1, timeout_s=9, work=work)
-        return asyncio.create_task(made)
+    def call(tool: str) -> asyncio.Task[ToolResult]:
+        return asyncio.create_task(gate.through(request_of(tool), concurrency=1, timeout_s=9, work=work))
 
-    calls = [call(number) for number in range(TENANT_CALLS_MAX)]
+    calls = [call("a")]
     await asyncio.wait(calls, timeout=0.01)
-    assert await through(gate, DONE) == "not_sent"
-    other = gate.through(request_of("a", tenant=TenantId("other")), concurrency=1, timeout_s=9, work=done)
+    assert await through(gate, DONE) == "not_sent", "the tool has no room"
+    calls += [call(f"t{number}") for number in range(1, TENANT_CALLS_MAX)]
+    await asyncio.wait(calls, timeout=0.01)
+    full = await gate.through(request_of("b"), concurrency=1, timeout_s=0.05, work=done)
+    assert full.outcome == "not_sent", "and the tenant has none at any other"
+    other = gate.through(request_of("b", tenant=TenantId("other")), concurrency=1, timeout_s=9, work=done)
     assert (await other).outcome == "done"
     held.set()
-    assert {(await each).outcome for each in calls} == {"done"}
+    assert {(await each).outcome for each in calls} == {"done"} == {await through(gate, DONE)}
 
 
 class Shared:
