@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from deploy import generate_protos
+from deploy import generate_protos, setup_env
 from deploy.environment import enter_environment
-from deploy.generate_protos import MADE, PROTO, main
-from deploy.generate_protos import ROOT as REPOSITORY
+from deploy.generate_protos import MADE, PROTO, ROOT, main
 
-ROOT = Path(__file__).resolve().parents[3]
 VERSION = "0.2.0"
 
 
@@ -77,20 +73,6 @@ def test_the_launcher_starts_every_command_from_any_folder(tmp_path: Path) -> No
     assert (tmp_path / "data").is_dir(), "paths are the caller's"
 
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"deploy_{name}", DEPLOY / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-setup_env = load("setup_env")
-
-
 def test_the_environment_stands_over_install_and_install_over_global() -> None:
     listed = (
         "global.index-url='https://one.invalid/simple'\n"
@@ -108,31 +90,25 @@ def test_the_environment_stands_over_install_and_install_over_global() -> None:
     assert setup_env.pip_settings(overruled)["index-url"] == "https://three.invalid/simple"
 
 
-def test_every_pip_setting_becomes_uvs() -> None:
+def test_every_pip_setting_becomes_uvs_and_no_other_does() -> None:
     settings = {
         "index-url": "https://a.invalid/simple",
         "extra-index-url": "https://b.invalid/simple\nhttps://c.invalid/simple",
         "find-links": "one\ntwo",
         "cert": "ca.pem",
     }
-    env = setup_env.uv_environment(settings, {"PATH": "bin"})
-    assert env["UV_DEFAULT_INDEX"] == "https://a.invalid/simple"
-    assert env["UV_INDEX"] == "https://b.invalid/simple https://c.invalid/simple"
-    assert env["UV_FIND_LINKS"] == "one,two"
-    assert env["SSL_CERT_FILE"] == "ca.pem"
-    assert env["PATH"] == "bin"
+    plain = setup_env.uv_environment({}, {})
+    assert not {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "SSL_CERT_FILE", "UV_NO_INDEX"} & plain.keys()
     # One index may know a name but lack the locked version; pip would look at the next, and so must uv.
-    assert env["UV_INDEX_STRATEGY"] == "unsafe-best-match"
-
-
-def test_what_is_set_for_uv_itself_stays() -> None:
-    env = setup_env.uv_environment({"find-links": "pips"}, {"UV_FIND_LINKS": "uvs"})
-    assert env["UV_FIND_LINKS"] == "uvs"
-
-
-def test_nothing_is_invented_where_pip_has_no_settings() -> None:
-    env = setup_env.uv_environment({}, {})
-    assert not {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "SSL_CERT_FILE", "UV_NO_INDEX"} & set(env)
+    assert setup_env.uv_environment(settings, {"PATH": "bin", "UV_FIND_LINKS": "uvs"}) == plain | {
+        "UV_DEFAULT_INDEX": "https://a.invalid/simple",
+        "UV_INDEX": "https://b.invalid/simple https://c.invalid/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_FIND_LINKS": "uvs",
+        "SSL_CERT_FILE": "ca.pem",
+        "PATH": "bin",
+    }
+    assert setup_env.uv_environment(settings, {})["UV_FIND_LINKS"] == "one,two"
 
 
 def test_an_unknown_group_is_refused_with_the_known_ones(tmp_path: Path) -> None:
@@ -196,7 +172,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = (tmp_path / PROTO).parent
     folder.mkdir(parents=True)
     for name in (Path(PROTO).name, *MADE):
-        shutil.copy((REPOSITORY / PROTO).with_name(name), folder / name)
+        shutil.copy((ROOT / PROTO).with_name(name), folder / name)
     monkeypatch.setattr(generate_protos, "ROOT", tmp_path)
     return folder
 

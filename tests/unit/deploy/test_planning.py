@@ -214,31 +214,31 @@ def test_a_spare_replica_is_paid_for() -> None:
     assert spared.replicas >= 2 and spared.cost_month > alone.cost_month
 
 
-def test_an_m_m_1_queue_waits_as_the_textbook_says() -> None:
+def test_a_queue_waits_as_the_textbook_says() -> None:
     assert mean_wait_s(0.5, 1.0, 1.0) == pytest.approx(1.0)
     assert mean_wait_s(0.5, 1.0, 0.0) == pytest.approx(0.5)
+    assert mean_wait_s(1.0, 1.0, 1.0) == math.inf, "it is overfull"
     assert wait_quantile_s(0.5, 1.0, 1.0, 0.95) == pytest.approx(math.log(0.5 / 0.05) / 0.5)
-
-
-def test_an_overfull_queue_waits_for_ever_and_an_idle_one_not_at_all() -> None:
-    assert mean_wait_s(1.0, 1.0, 1.0) == math.inf
     assert wait_quantile_s(0.01, 1.0, 1.0, 0.95) == 0.0
 
 
-def test_exponential_think_times_are_resident_as_much_as_is_held() -> None:
-    times = [-math.log(1 - (index + 0.5) / 2000) for index in range(2000)]
-    for held in (0.1, 0.5, 0.9):
-        assert residency(times, held) == pytest.approx(held, abs=0.01)
+EXPONENTIAL = [-math.log(1 - (index + 0.5) / 2000) for index in range(2000)]
 
 
-def test_who_returns_at_once_is_resident_though_most_sleep() -> None:
-    assert residency([1.0] * 90 + [1000.0] * 10, 0.05) == pytest.approx(0.9)
-
-
-def test_nothing_held_finds_nothing_and_everything_held_finds_all() -> None:
-    assert residency([1.0, 2.0], 0.0) == 0.0
-    assert residency([1.0, 2.0], 1.0) == 1.0
-    assert residency([5.0] * 4, 0.5) == 0.0  # least recently used, all alike: each is dropped just before its return
+@pytest.mark.parametrize(
+    ("think_s", "held", "resident"),
+    [
+        *((EXPONENTIAL, held, held) for held in (0.1, 0.5, 0.9)),
+        ([1.0] * 90 + [1000.0] * 10, 0.05, 0.9),  # most sleep, and who returns at once finds its KV
+        ([1.0, 2.0], 0.0, 0.0),
+        ([1.0, 2.0], 1.0, 1.0),
+        ([5.0] * 4, 0.5, 0.0),  # least recently used, all alike: each is dropped just before its return
+    ],
+)
+def test_who_finds_its_kv_again_follows_from_when_people_return(
+    think_s: list[float], held: float, resident: float
+) -> None:
+    assert residency(think_s, held) == pytest.approx(resident, abs=0.01)
 
 
 SETUP = Setup(

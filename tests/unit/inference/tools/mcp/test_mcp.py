@@ -130,6 +130,11 @@ async def test_what_was_held_is_held_after_a_restart(tmp_path: Path) -> None:
         assert tools.find(ACME, "town__look") is None
 
 
+def connection_by(connect: Any) -> McpConnection:
+    table = McpServerTable(url="https://town.example/mcp")
+    return McpConnection("", "town", table, connect, schemas=InlineSchemaChecker(), pins=MemoryPins())
+
+
 async def test_no_secret_is_in_the_log_if_a_server_repeats_it() -> None:
     @asynccontextmanager
     async def connect(sent: SentSecrets, note: Note) -> AsyncIterator[McpStreams]:
@@ -137,8 +142,7 @@ async def test_no_secret_is_in_the_log_if_a_server_repeats_it() -> None:
         raise OSError("who says a-very-secret-token?")
         yield
 
-    table = McpServerTable(url="https://town.example/mcp")
-    connection = McpConnection("", "town", table, connect, schemas=InlineSchemaChecker(), pins=MemoryPins())
+    connection = connection_by(connect)
     with capture_logs() as logs:
         task = asyncio.create_task(connection.run())
         async with asyncio.timeout(60):
@@ -161,9 +165,7 @@ async def test_it_ends_even_if_the_client_raises_an_error_in_place_of_the_cancel
         raise AssertionError
         yield
 
-    table = McpServerTable(url="https://town.example/mcp")
-    connection = McpConnection("", "town", table, connect, schemas=InlineSchemaChecker(), pins=MemoryPins())
-    task = asyncio.create_task(connection.run())
+    task = asyncio.create_task(connection_by(connect).run())
     await connecting.wait()
     task.cancel()
     async with asyncio.timeout(60):
