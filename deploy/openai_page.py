@@ -125,7 +125,9 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         **SAMPLING,
         "model": honoured("a model of /v1/models", CHAT + "test_bad_input_is_told_as_openai_does"),
         "messages": honoured("", SDKS + "test_a_history_that_is_resent_is_reused"),
-        "tools": honoured("unknown kinds are named in a `Warning`", TOOLS + "test_a_streamed_call"),
+        "tools": honoured(
+            "unknown kinds are named in a `Warning`", TOOLS + "test_a_call_and_its_output_stay_in_one_session"
+        ),
         "tool_choice": honoured("", TOOLS + "test_a_call_that_must_be_made"),
         "response_format": honoured("held to by a grammar", TOOLS + "test_structured_output_reaches_the_engine"),
         "max_tokens": engine("a bound; nothing is reserved", 5),
@@ -316,7 +318,10 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
 }
 """The fates of the properties of each request, by the name of its schema."""
 
-_PARTS: Final = PARSED + "test_a_chat_with_a_call_becomes_units_and_instructions"
+_PARTS: Final = (
+    "tests/unit/transport/openai/test_requests.py::test_parts_that_are_nothing_but_text_are_read_as_their_text"
+)
+_FOREIGN: Final = TOOLS + "test_an_agents_functions_work_beside_tools_that_nobody_here_carries_out"
 _CALLS: Final = TOOLS + "test_a_call_and_its_output_stay_in_one_session"
 _FILES: Final = FILES + "test_a_file_in_a_response_is_read_by_the_model_and_judged_before"
 _ITEMS: Final = PARSED + "test_the_input_of_a_response_lays_calls_below_their_answer"
@@ -325,9 +330,9 @@ _CHUNKS: Final = STORES + "test_a_passages_place_is_where_it_stands"
 _TOOLS_FILE: Final = "test_parameter_table.py::test_what_the_tools_file_says_is_named"
 _INSIDE: Final = "test_parameter_table.py::test_what_is_inside_is_named"
 _FUNCTION: Final[dict[str, Row]] = {
-    "name": honoured("", TOOLS + "test_a_streamed_call"),
-    "description": honoured("shown to the model", TOOLS + "test_a_streamed_call"),
-    "parameters": honoured("shown to the model", TOOLS + "test_a_streamed_call"),
+    "name": honoured("", _CALLS),
+    "description": honoured("shown to the model", _CALLS),
+    "parameters": honoured("shown to the model", _CALLS),
     "strict": honoured(
         "the arguments fit `parameters`",
         TOOLS + "test_a_strict_function_gets_arguments_that_fit_though_the_model_chose_freely",
@@ -385,11 +390,11 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
     },
     "ChatCall": dict.fromkeys(("id", "type", "function"), honoured("", _CALLS)),
     "ChatCallFunction": dict.fromkeys(("name", "arguments"), honoured("", _CALLS)),
-    "ChatTool": dict.fromkeys(("type", "function"), honoured("", TOOLS + "test_a_streamed_call")),
+    "ChatTool": dict.fromkeys(("type", "function"), honoured("", _CALLS)),
     "ChatFunction": _FUNCTION,
     "FunctionTool": {
         **_FUNCTION,
-        "type": honoured("", RESPONSES + "test_a_call_is_answered_by_the_next_response"),
+        "type": honoured("", RESPONSES + "test_a_call_that_is_named_takes_its_output"),
         "container": honoured("`auto`", "test_code_tools.py::test_code_runs_and_its_item_has_what_came_of_it"),
     },
     "CodeContainer": {
@@ -428,15 +433,11 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
     "McpApprovalFilter": dict.fromkeys(
         ("always", "never"), honoured("", MCP + "test_an_approval_is_asked_for_and_answered_as_openai_has_it")
     ),
-    "OtherTool": {
-        "type": Row("warned", NOT_HERE, PARSED + "test_tools_of_kinds_that_nobody_here_carries_out_are_left_out")
-    },
+    "OtherTool": {"type": Row("warned", NOT_HERE, _FOREIGN)},
     "ChatToolChoice": dict.fromkeys(("type", "function"), honoured("", TOOLS + "test_a_call_that_must_be_made")),
     "FunctionChoice": dict.fromkeys(("type", "name"), honoured("", TOOLS + "test_a_call_that_must_be_made")),
     "NamedFunction": {"name": honoured("", TOOLS + "test_a_call_that_must_be_made")},
-    "OtherChoice": {
-        "type": Row("refused", NOT_HERE, PARSED + "test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused")
-    },
+    "OtherChoice": {"type": Row("refused", NOT_HERE, _FOREIGN)},
     "ResponseFormat": dict.fromkeys(
         ("type", "json_schema"), honoured("", TOOLS + "test_structured_output_reaches_the_engine")
     ),

@@ -17,7 +17,7 @@ from inference.simulated.vocabulary import BEGIN
 from sessions.model import commands as cm
 from sessions.model.events import ItemCreated, ResponseCreated
 from sessions.model.generation import EngineInfo, TokenScore
-from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId, Tokens
+from sessions.model.types import INTEGER_MAX, LOCAL_PRINCIPAL, CommandId, SessionId, Tokens
 from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 from transport.history_index import GIVEN_MAX
 
@@ -557,19 +557,22 @@ async def test_an_agents_functions_work_beside_tools_that_nobody_here_carries_ou
 ) -> None:
     server.engine.script.append(CALL)
     function = WEATHER if "chat" in path else {"type": "function", **WEATHER["function"]}
-    tools = [{"type": "custom", "name": "patch"}, function, {"type": "web_search"}, {"type": "local_shell"}]
+    inner = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "inner"}]}
+    tools = [{"type": "custom", "name": "patch"}, function, {"type": "web_search"}, {"type": "web_search"}, inner]
     answer = await http.post(path, json={**SAID[path], "tools": tools, "stream": stream})
     pieces = re.findall(r'"arguments": ?"((?:[^"\\]|\\.)*)"', answer.text)  # a stream has several
     assert answer.status_code == 200 and "Rome" in "".join(pieces)
-    told = "tools[0] (custom), tools[2] (web_search), tools[3] (local_shell)"
+    told = "tools[0] (custom), tools[2] (web_search), tools[4] (namespace)"
     assert answer.headers["warning"] == f'299 - "Parameters were ignored: {told}"'
     broken = [{"type": "custom", "name": "patch"}, {"type": "function", "function": {}}]
     refused = (await http.post(path, json={**SAID[path], "tools": broken})).json()["error"]
     name = "tools[1].function.name" if "chat" in path else "tools[1].name"
     assert (refused["code"], refused["param"]) == ("missing_required_parameter", name)
-    chosen = {**SAID[path], "tools": tools, "tool_choice": {"type": "web_search"}}
-    refused = (await http.post(path, json=chosen)).json()["error"]
-    assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
+    for choice in ({"type": "web_search"}, {"type": "custom", "name": "patch"}):
+        chosen = {**SAID[path], "tools": tools, "tool_choice": choice}
+        refused = (await http.post(path, json=chosen)).json()["error"]
+        assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
+        assert choice["type"] in refused["message"]
 
 
 @pytest.mark.parametrize("path", SAID)
@@ -597,7 +600,9 @@ async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(
         for seed in seeds:
             answer = await http.post(path, json={**SAID[path], "seed": seed, "top_p": 0})
             assert answer.status_code == 200, answer.text
-        assert len({asked.seed for asked in server.engine.asked}) == len(seeds)
+        drawn = [asked.seed for asked in server.engine.asked]
+        assert len(set(drawn)) == len(seeds) and drawn[:2] == seeds[:2]
+        assert all(seed is not None and 0 <= seed <= INTEGER_MAX for seed in drawn)
         assert all(asked.temperature == 0 for asked in server.engine.asked)
     too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
     assert too_large.status_code == 400

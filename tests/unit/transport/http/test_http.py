@@ -143,24 +143,6 @@ def test_a_key_has_a_length() -> None:
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
-    server = Server(gateway_over(await memory_sessions()), host="127.0.0.1", port=0, web=None)
-    await server.start()
-    yield server.port
-    await server.stop()
-
-
-async def answer(port: int, data: bytes) -> bytes:
-    """Everything that comes back until the server closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(data)
-    async with asyncio.timeout(60):
-        whole = await reader.read()
-    writer.close()
-    return whole
-
-
-@pytest.fixture
 async def keyed() -> AsyncIterator[int]:
     keys = {key_digest("good"): Principal(tenant=TenantId("acme"), key_id="k")}
     access = Authenticator(keys, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))

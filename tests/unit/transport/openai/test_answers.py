@@ -28,7 +28,6 @@ from sessions.model.types import (
     InputText,
     ItemId,
     Json,
-    McpSource,
     Principal,
     ResponseId,
     RunFile,
@@ -38,7 +37,6 @@ from sessions.model.types import (
     UnixMs,
 )
 from tests.support.doors.transport import (
-    RESPONSE,
     FakeSessions,
     answering,
     begun,
@@ -86,10 +84,6 @@ class World:
         whole = await ChatCompletionReader(self.starter, started, model="m", logprobs=False, usage=usage).whole()
         assert [choice["message"]["content"] for choice in whole["choices"]] == ["hello"] * choices
         return started
-
-    @property
-    def turns(self) -> list[cm.TurnCreate]:
-        return [each for each in self.sessions.executed if isinstance(each, cm.TurnCreate) and each.respond]
 
 
 @pytest.fixture
@@ -223,10 +217,6 @@ def body(**fields: object) -> ev.ResponseBody:
     created = begun()[0]
     assert isinstance(created, ev.ResponseCreated)
     return replace(created.response, **{"status": "completed", "output": (message("hello"),), **fields})
-
-
-def completed(of: ev.ResponseBody) -> ev.ResponseCompleted:
-    return ev.ResponseCompleted(response_id=RESPONSE, sequence_number=9, response=of)
 
 
 def test_an_answer_that_failed_is_an_error_and_one_cut_to_length_is_not() -> None:
@@ -411,15 +401,9 @@ async def test_an_answer_that_nobody_can_be_writing_is_not_awaited_for_ever() ->
             waiting.cancel()
 
 
-def created_responses_render() -> ev.ResponseCreated:
-    event = begun()[0]
-    assert isinstance(event, ev.ResponseCreated)
-    return event
-
-
 def test_a_response_has_every_field_that_open_responses_demands() -> None:
     """`required` of its ResponseResource; times are integers."""
-    shown = responses_render.response(created_responses_render().response)
+    shown = responses_render.response(body(status="in_progress", output=()))
     required = (
         "id object created_at completed_at status incomplete_details model previous_response_id instructions output"
         " error tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty"
@@ -428,35 +412,5 @@ def test_a_response_has_every_field_that_open_responses_demands() -> None:
     )
     assert set(required.split()) <= shown.keys()
     assert type(shown["created_at"]) is int and shown["completed_at"] is None
-    ended = replace(created_responses_render().response, status="completed")
-    assert responses_render.response(ended, ended_at=UnixMs(5999))["completed_at"] == 5
-    broken = replace(ended, status="failed")
-    assert responses_render.response(broken, ended_at=UnixMs(5999))["completed_at"] is None
-
-
-NOW = UnixMs(0)
-
-
-def call(number: int = 0, *, approval: bool = False, parent: str | None = None) -> FunctionCall:
-    return FunctionCall(
-        id=ItemId(f"fc_{number}"),
-        parent_id=None if parent is None else ItemId(parent),
-        call_id=CallId(f"call_{number}"),
-        name="town__look",
-        arguments="{}",
-        status="completed",
-        created_at=NOW,
-        server=True,
-        mcp=McpSource(server_label="town", tool="look", approval=approval),
-    )
-
-
-def output(number: int = 0, *, failed: bool = False, parent: str = "fc_0") -> FunctionCallOutput:
-    return FunctionCallOutput(
-        id=ItemId(f"fco_{number}"),
-        parent_id=ItemId(parent),
-        call_id=CallId(f"call_{number}"),
-        output="seen",
-        is_error=failed,
-        created_at=NOW,
-    )
+    assert responses_render.response(body(), ended_at=UnixMs(5999))["completed_at"] == 5
+    assert responses_render.response(body(status="failed"), ended_at=UnixMs(5999))["completed_at"] is None

@@ -8,7 +8,6 @@ import pytest
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import INTEGER_MAX
 from transport.history_index import Unit
 from transport.openai import request_models
 from transport.openai.left_out import left_out
@@ -16,7 +15,6 @@ from transport.openai.parse_request import (
     chat_history,
     chat_sampling,
     chat_tools,
-    fold_seed,
     input_units,
     response_sampling,
     response_tools,
@@ -28,23 +26,6 @@ TOOL = {"name": "add", "parameters": {"type": "object", "properties": {}}}
 
 def chat(**fields: Any) -> ChatRequest:
     return ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields})
-
-
-def test_a_chat_with_a_call_becomes_units_and_instructions() -> None:
-    call = {"id": "c1", "function": {"name": "add", "arguments": "{}"}}
-    request = chat(
-        messages=[
-            {"role": "system", "content": "be brief"},
-            {"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "+1"}]},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": "2"},
-        ]
-    )
-    instructions, units = chat_history(request.messages)
-    assert instructions == "be brief"
-    assert units[0].items == (cm.NewMessage(role="user", content="1+1"),)
-    assert units[1].answer and isinstance(units[1].items[0], cm.NewCall)
-    assert units[2].items == (cm.NewOutput(call_id="c1", output="2"),)  # type: ignore[arg-type]
 
 
 CALLING = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]}
@@ -209,16 +190,6 @@ def test_a_refusal_in_a_history_is_the_answer_that_it_was(answer: dict[str, Any]
     assert units[1] == Unit((cm.NewMessage(role="assistant", content="I will not."),), answer=True)
 
 
-AGENTS: list[dict[str, Any]] = [
-    {"type": "web_search"},
-    {"type": "function", "name": "add", "parameters": {"type": "object"}},
-    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
-    {"type": "local_shell"},
-    {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "inner"}]},
-    {"type": "web_search", "filters": {}},
-]
-
-
 def test_fields_of_functions_that_have_no_effect_are_named() -> None:
     """They were dropped, and nobody said so."""
     made_up = {**TOOL, "cache_control": {"type": "ephemeral"}, "examples": None, "max_calls": 3}
@@ -230,27 +201,6 @@ def test_fields_of_functions_that_have_no_effect_are_named() -> None:
     given = ResponsesRequest.model_validate({"input": "hi", "tools": [{"type": "function", **made_up}]})
     assert left_out(given) == ["tools[0].cache_control", "tools[0].max_calls"]
     assert response_tools(given.tools)[0] == chat_tools(chat(tools=tools).tools)[0]
-
-
-def test_tools_of_kinds_that_nobody_here_carries_out_are_left_out() -> None:
-    request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS})
-    assert [tool.name for tool in response_tools(request.tools)] == ["add"]
-    kinds = ["tools[0] (web_search)", "tools[2] (custom)", "tools[3] (local_shell)", "tools[4] (namespace)"]
-    assert left_out(request) == kinds
-    own = {"type": "custom", "custom": {"name": "patch"}}
-    body = chat(tools=[own, {"type": "function", "function": TOOL}])
-    assert [tool.name for tool in chat_tools(body.tools)] == ["add"] and left_out(body) == ["tools[0] (custom)"]
-
-
-@pytest.mark.parametrize("choice", [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}])
-def test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused(choice: dict[str, Any]) -> None:
-    request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS, "tool_choice": choice})
-    with pytest.raises(BadInput, match=choice["type"]) as caught:
-        response_sampling(request, ["add"])
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tool_choice")
-    with pytest.raises(BadInput) as caught:
-        chat_sampling(chat(tools=[{"type": "function", "function": TOOL}], tool_choice=choice))
-    assert caught.value.param == "tool_choice"
 
 
 def test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once() -> None:
@@ -294,14 +244,6 @@ def test_fields_that_nobody_knows_deeper_inside_a_request_are_named() -> None:
     }
     places = ["input[0].output[0]", "text", "text.format", "tool_choice", "tools[0]"]
     assert sorted(left_out(ResponsesRequest.model_validate(fields))) == [f"{place}.foo" for place in places]
-
-
-def test_seeds_of_64_bits_are_taken_and_differ_and_minus_one_is_none() -> None:
-    seeds = [7, 2**31 + 7, 2**53 - 1, 2**53, 2**63, 2**64 - 1, -2, -(2**63)]
-    folded = [fold_seed(seed) for seed in seeds]
-    assert len(set(folded)) == len(seeds) and all(0 <= seed <= INTEGER_MAX for seed in folded)
-    assert folded[:3] == seeds[:3] and chat_sampling(chat(seed=2**31 + 7)).seed == 2**31 + 7
-    assert chat_sampling(chat(seed=-1)).seed is None
 
 
 def test_a_file_search_that_is_sent_back_has_the_arguments_that_its_call_had() -> None:
