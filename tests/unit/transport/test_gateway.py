@@ -486,24 +486,19 @@ async def test_each_user_of_an_issuer_has_the_requests_of_a_key() -> None:
     held.arrive(ben, post)
 
 
-async def test_what_a_user_of_an_issuer_sends_at_once_waits_while_another_one_is_about() -> None:
+@pytest.mark.parametrize(("key_id", "user"), [("other", LOCAL_PRINCIPAL.user), ("jwt:https://login.example", "ben")])
+async def test_what_a_key_or_a_user_sends_at_once_waits_while_another_is_about(key_id: str, user: str | None) -> None:
     held = quotas(TenantLimits(key_requests_per_minute=10_000))
-    ann, ben = (replace(LOCAL_PRINCIPAL, key_id="jwt:https://login.example", user=user) for user in ("ann", "ben"))
-    held.arrive(ben, Arrival())
-    waits = [held.arrive(ann, Arrival(cost=10.0)) for _ in range(9)]
-    assert waits == sorted(waits) and waits[-1]
-
-
-async def test_what_a_key_sends_at_once_waits_while_another_key_is_about() -> None:
-    held, other = quotas(TenantLimits(key_requests_per_minute=10_000)), replace(LOCAL_PRINCIPAL, key_id="other")
+    other = replace(LOCAL_PRINCIPAL, key_id=key_id, user=user)
+    busy = replace(other, user="ann") if user == "ben" else LOCAL_PRINCIPAL
     large = http_arrival("POST", "/v1/responses", {b"content-length": b"4000000"})
-    assert [held.arrive(LOCAL_PRINCIPAL, large) for _ in range(9)] == [0.0] * 9
+    assert [held.arrive(busy, large) for _ in range(9)] == [0.0] * 9
     assert held.arrive(other, Arrival()) == 0.0
-    waits = [held.arrive(LOCAL_PRINCIPAL, large) for _ in range(9)]
+    waits = [held.arrive(busy, large) for _ in range(9)]
     assert waits == sorted(waits) and len(set(waits)) == 9
     with pytest.raises(Limited) as error:
         for _ in range(100):
-            held.arrive(LOCAL_PRINCIPAL, large)
+            held.arrive(busy, large)
     assert error.value.retry_after_ms
     assert held.arrive(other, Arrival()) == 0.0
 

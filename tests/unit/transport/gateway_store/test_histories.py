@@ -49,8 +49,8 @@ class Times:
         )
 
 
-def place(number: int) -> HistoryPlace:
-    return HistoryPlace(SessionId(f"ses_{number}"), ItemId(f"msg_{number}"))
+def place(name: object) -> HistoryPlace:
+    return HistoryPlace(SessionId(f"ses_{name}"), ItemId(f"msg_{name}"))
 
 
 def chain(number: int) -> bytes:
@@ -219,22 +219,18 @@ def test_what_is_not_stored_is_never_found_in_a_listed_session() -> None:
     assert start() == start(listed=False) != start(listed=True)
 
 
-def place_of_history_index(name: str) -> HistoryPlace:
-    return HistoryPlace(SessionId(name), ItemId("msg_1"))
-
-
 async def test_an_answer_that_its_client_changed_is_a_branch_from_its_question() -> None:
     index = MemoryHistory(Clock())
     question, answer = extend_chain_all(start(), [ASK, ANSWER])
-    await index.put(question, place_of_history_index("question"))
-    await index.put(answer, place_of_history_index("answer"))
+    await index.put(question, place("question"))
+    await index.put(answer, place("answer"))
     for changed in ("", "h", "hi ", "other words"):
         units = [ASK, Unit((cm.NewMessage(role="assistant", content=changed),), answer=True), MORE]
         found = await find_history(index, extend_chain_all(start(), units), units)
-        assert found is not None and (found.place, found.units) == (place_of_history_index("question"), 1)
+        assert found is not None and (found.place, found.units) == (place("question"), 1)
     units = [ASK, ANSWER, MORE]
     found = await find_history(index, extend_chain_all(start(), units), units)
-    assert found is not None and (found.place, found.units) == (place_of_history_index("answer"), 2)
+    assert found is not None and (found.place, found.units) == (place("answer"), 2)
 
 
 def test_whatever_differs_leads_elsewhere() -> None:
@@ -261,11 +257,11 @@ def test_whatever_differs_leads_elsewhere() -> None:
 async def test_of_too_many_those_go_first_that_somebody_has_gone_on_from() -> None:
     index = MemoryHistory(Clock(), places_max=10)
     for number in range(10):
-        await index.put(f"{number}".encode(), place_of_history_index(f"{number}"))
+        await index.put(f"{number}".encode(), place(f"{number}"))
     for number in (9, 7):
-        assert await index.take([f"{number}".encode()]) == (0, place_of_history_index(f"{number}"))
+        assert await index.take([f"{number}".encode()]) == (0, place(f"{number}"))
     for number in range(10, 13):
-        await index.put(f"{number}".encode(), place_of_history_index(f"{number}"))
+        await index.put(f"{number}".encode(), place(f"{number}"))
     left = [number for number in range(13) if await index.take([f"{number}".encode()])]
     assert left == [1, 2, 3, 4, 5, 6, 8, 10, 11, 12]
 
@@ -274,11 +270,11 @@ async def test_what_was_given_is_let_go_of_after_its_hour_though_nobody_asks() -
     clock = Clock()
     index = MemoryHistory(clock)
     for number in range(20):
-        await index.put(f"{number}".encode(), place_of_history_index("a"))
+        await index.put(f"{number}".encode(), place("a"))
         await index.take([f"{number}".encode()])
-    await index.put(b"live", place_of_history_index("b"))
+    await index.put(b"live", place("b"))
     clock.now = GIVEN_TTL_S
-    await index.put(b"more", place_of_history_index("c"))
+    await index.put(b"more", place("c"))
     assert len(index) == 2 and not index._given
 
 

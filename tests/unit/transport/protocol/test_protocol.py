@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sessions.model import events as ev
 from sessions.model.commands import SessionCreate, SessionWarm
-from sessions.model.types import CallId, FunctionCall, ItemId, UnixMs
-from tests.support.doors.transport import ITEM, RESPONSE, delta
+from sessions.model.types import ItemId, UnixMs
+from tests.support.doors.transport import ITEM, RESPONSE, delta, message_created
 from transport import errors
 from transport.protocol import decoding
 from transport.protocol.connection import (
@@ -446,21 +446,12 @@ def test_a_merged_event_is_bounded_and_one_long_delta_passes() -> None:
     assert lengths == [6000, 6000, 3000, MERGED_CHARS_MAX + 1]
 
 
-CALL = FunctionCall(
-    id=ItemId("i"),
-    parent_id=None,
-    call_id=CallId("c"),
-    name="f",
-    arguments="",
-    status="completed",
-    created_at=UnixMs(1),
-)
 EVENTS = st.lists(
     st.one_of(
         st.builds(delta, st.text(max_size=6), st.just(1), st.sampled_from(["a", "b"])),
         st.builds(arguments, st.text(max_size=6), st.just(1)),
         st.builds(refusal, st.text(max_size=6), st.just(1), st.integers(0, 1)),
-        st.just(ev.ItemCreated(item=CALL)),
+        st.just(message_created("", "i")),
         st.just(ev.SessionMigrated(replica="r", cause="handoff")),
     ),
     max_size=40,
