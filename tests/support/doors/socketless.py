@@ -6,6 +6,7 @@ import json
 from typing import Any, Generic, TypeVar
 
 from websockets.client import ClientProtocol
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 from websockets.frames import Frame
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
@@ -21,7 +22,8 @@ class RecordingTransport:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.reading = True
-        self.closed = False
+        self.ended = ""  # how: "closed" or "aborted"
+        self.protocol: Any = None
 
     def write(self, data: bytes) -> None:
         self.written.append(bytes(data))
@@ -33,15 +35,19 @@ class RecordingTransport:
         self.reading = True
 
     def is_closing(self) -> bool:
-        return self.closed
+        return bool(self.ended)
 
     def can_write_eof(self) -> bool:
         return False
 
     def close(self) -> None:
-        self.closed = True
+        self.ended = "closed"
 
-    abort = close
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 1) if name == "peername" else None
@@ -50,13 +56,15 @@ class RecordingTransport:
 class SocketlessClient(Generic[C]):
     """The other end of a connection, on `websockets`' parser, with `answer` to its handshake."""
 
-    def __init__(self, connection: C, path: str = "/v1/ws", *subprotocols: str) -> None:
+    def __init__(self, connection: C, path: str = "/v1/ws", *subprotocols: str, deflates: bool = False) -> None:
         self.transport = RecordingTransport()
         self.connection = connection
         socket: Any = self.transport
         connection.connection_made(socket)
         offered = [Subprotocol(name) for name in subprotocols]
-        self.ws = ClientProtocol(parse_uri(f"ws://127.0.0.1{path}"), subprotocols=offered or None)
+        extensions = [ClientPerMessageDeflateFactory(client_max_window_bits=True)] if deflates else None
+        uri = parse_uri(f"ws://127.0.0.1{path}")
+        self.ws = ClientProtocol(uri, subprotocols=offered or None, extensions=extensions)
         handshake = self.ws.connect()
         self.ws.send_request(handshake)
         self.ws.data_to_send()

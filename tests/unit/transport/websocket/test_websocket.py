@@ -8,19 +8,15 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from websockets.client import ClientProtocol
 from websockets.datastructures import Headers
-from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import CLIENT, OPEN, Protocol
 from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
-from websockets.uri import parse_uri
 
 from sessions.model.errors import Limited, Overloaded
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, TenantId, UnixMs
-from tests.support.doors.socketless import SocketlessClient
+from tests.support.doors.socketless import RecordingTransport, SocketlessClient
 from tests.support.doors.transport import gateway_over, memory_sessions
 from tests.support.garbage import no_cycles
 from transport.auth.authenticator import Authenticator, key_digest
@@ -38,24 +34,23 @@ from transport.websocket.upgraded import SLICE_BYTES, SLOW_FRAME_S, UpgradedConn
 from transport.websocket.websocket import HELLO_BYTES_MAX, WebSocketConnection
 
 
-def client_of(connections: WebSocketConnections) -> SocketlessClient[WebSocketConnection]:
+def client_of(connections: WebSocketConnections, *, deflates: bool = False) -> SocketlessClient[WebSocketConnection]:
     connection = connections.protocol()
     assert isinstance(connection, WebSocketConnection)
-    return SocketlessClient(connection, "/v1/ws", "sessile.v1+json")
+    path = "/v1/ws?compress=deflate" if deflates else "/v1/ws"
+    return SocketlessClient(connection, path, "sessile.v1+json", deflates=deflates)
 
 
-async def opened(limits: ConnectionLimits | None = None) -> WebSocketConnections:
-    return WebSocketConnections(gateway_over(await memory_sessions()), limits or ConnectionLimits(), 10)
+async def opened() -> WebSocketConnections:
+    return WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), 10)
 
 
-async def test_while_the_peer_does_not_read_nothing_is_taken_in() -> None:
+async def test_a_peer_that_does_not_read_is_not_read_before_its_hello_either() -> None:
     client = client_of(await opened())
     client.connection.pause_writing()
     assert not client.transport.reading
     client.connection.resume_writing()
     assert client.transport.reading
-    client.connection.abort()
-    assert client.transport.closed
     client.connection.connection_lost(None)
 
 
@@ -105,91 +100,36 @@ class Member:
         self.calls.append(f"goaway {reason} {after_ms}")
 
 
-async def opened_of_connections(connections_max: int = 1) -> Any:
-    return WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), connections_max)
-
-
 async def test_one_that_fails_in_a_flush_does_not_take_the_rest_along() -> None:
-    connections, members = await opened_of_connections(), [Member(breaks=True), Member()]
+    connections, members = await opened(), [Member(breaks=True), Member()]
     for member in members:
-        connections.flush_soon(member)
+        connections.flush_soon(member)  # type: ignore[arg-type]
     assert not members[1].calls
     await asyncio.sleep(0)
     assert [member.calls for member in members] == [["flush", "abort"], ["flush"]]
 
 
-class Pipe:
-    """The transport of a connection: keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.closing = False
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.closing = True
-
-
-async def connected(
-    path: str, connections: WebSocketConnections | None = None
-) -> tuple[ClientProtocol, WebSocketConnection, Pipe]:
-    if connections is None:
-        connections = WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), 10)
-    connection = WebSocketConnection(connections)
-    pipe = Pipe()
-    connection.connection_made(pipe)  # type: ignore[arg-type]
-    client = ClientProtocol(
-        parse_uri(f"ws://127.0.0.1{path}"),
-        extensions=[ClientPerMessageDeflateFactory(client_max_window_bits=True)],
-        subprotocols=[Subprotocol("sessile.v1+json")],
-    )
-    request = client.connect()
-    connection.shake_hands(request)
-    client.send_request(request)
-    client.data_to_send()
-    taken(client, pipe)
-    return client, connection, pipe
-
-
-def taken(client: ClientProtocol, pipe: Pipe) -> list[bytes]:
-    """The messages that the client reads from what was written."""
-    client.receive_data(pipe.written)
-    pipe.written = b""
-    return [bytes(event.data) for event in client.events_received() if isinstance(event, Frame)]
-
-
 async def test_who_asks_gets_frames_that_share_one_window() -> None:
-    client, connection, pipe = await connected("/v1/ws?compress=deflate")
-    assert len(client.extensions) == 1
-    client.send_text(b'{"type":"hello"}' + b" " * 400)
-    for data in client.data_to_send():
-        connection.data_received(data)
+    client = client_of(await opened(), deflates=True)
+    connection = client.connection
+    assert len(client.ws.extensions) == 1
+    client.ws.send_text(b'{"type":"hello"}' + b" " * 400)
+    client.flush()
     connection.flush(0.0)
-    (ready,) = taken(client, pipe)
-    assert b'"type":"ready"' in ready
+    (ready,) = client.frames()
+    assert b'"type":"ready"' in ready.data
     sizes = []
     for _ in range(2):
         connection._out.append(JSON.frame(Goaway(reason="the very same words again", after_ms=1234)))
         connection._flush_out()
-        sizes.append(len(pipe.written))
-        assert b"the very same words again" in taken(client, pipe)[0]
+        sizes.append(sum(map(len, client.transport.written)))
+        assert b"the very same words again" in client.frames()[0].data
     assert sizes[1] < sizes[0] / 3
     connection.connection_lost(None)
 
 
 async def test_a_large_frame_goes_as_it_is() -> None:
-    _, connection, _ = await connected("/v1/ws?compress=deflate")
+    connection = client_of(await opened(), deflates=True).connection
     large = JSON.frame(Goaway(reason="x" * DEFLATED_BYTES_MAX, after_ms=0))
     assert deflated(large, connection._ws.extensions) == large
     small = deflated(JSON.frame(Goaway(reason="x" * 60_000, after_ms=0)), connection._ws.extensions)
@@ -199,12 +139,11 @@ async def test_a_large_frame_goes_as_it_is() -> None:
 
 async def test_over_its_bound_a_server_declines_and_who_leaves_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upgraded, "DEFLATING_MAX", 1)
-    connections = WebSocketConnections(gateway_over(await memory_sessions()), ConnectionLimits(), 10)
-    first, held, _ = await connected("/v1/ws?compress=deflate", connections)
-    second, plain, _ = await connected("/v1/ws?compress=deflate", connections)
-    assert first.extensions and not second.extensions
-    for connection in (held, held, plain):
-        connection.connection_lost(None)
+    connections = await opened()
+    first, second = (client_of(connections, deflates=True) for _ in range(2))
+    assert first.ws.extensions and not second.ws.extensions
+    for client in (first, first, second):
+        client.connection.connection_lost(None)
     assert connections.deflating == 0
 
 
@@ -259,44 +198,12 @@ def test_what_is_written_otherwise_or_brings_a_credential_is_parsed(changed: dic
     assert plain_handshake(head_of(**changed), access()) is None
 
 
-class Transport:
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.ended = ""
-        self.protocol: Any = None
-
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
-
-    def close(self) -> None:
-        self.ended = "closed"
-
-    def abort(self) -> None:
-        self.ended = "aborted"
-
-    def is_closing(self) -> bool:
-        return bool(self.ended)
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def set_protocol(self, protocol: Any) -> None:
-        self.protocol = protocol
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else None
-
-
 class Stranger:
     """The other end, on `websockets`' parser."""
 
     def __init__(self, connections: WebSocketConnections) -> None:
         self.connections = connections
-        self.transport = cast(Any, Transport())
+        self.transport = cast(Any, RecordingTransport())
         self.place = connections.shares.open("127.0.0.1", plain=True)
         first = connections.begin(head_of(), self.transport, "127.0.0.1", self.place)
         assert first is not None
@@ -463,14 +370,9 @@ def bytes_of(*frames: Frame) -> bytes:
     return b"".join(frame.serialize(mask=True) for frame in frames)
 
 
-def listing_client_of(connections: WebSocketConnections, path: str = "/v1/ws") -> Client:
-    return Client(Listing(connections), path)
-
-
 @pytest.fixture
 async def client() -> Client:
-    gateway = gateway_over(await memory_sessions())
-    return listing_client_of(WebSocketConnections(gateway, ConnectionLimits(), 10))
+    return Client(Listing(await opened()))
 
 
 async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_not_read(client: Client) -> None:
