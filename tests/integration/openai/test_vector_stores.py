@@ -194,7 +194,7 @@ async def test_uploaded_files_are_put_into_stores_by_their_ids(
     done = await ended(http, f"/v1/vector_stores/{store.id}/files/{fox}")
     assert (done["status"], done["filename"], done["chunking_strategy"]) == ("completed", "fox.md", how)
     failed = await client.vector_stores.files.retrieve(broken, vector_store_id=store.id)
-    assert failed.status == "failed" and failed.last_error is not None
+    assert failed.status == "failed" and failed.last_error is not None and failed.last_error.message
     again = await client.vector_stores.files.create(store.id, file_id=fox, attributes={"lang": "en"})
     assert (again.id, again.status, again.attributes) == (fox, "completed", {"lang": "en"})
     with pytest.raises(openai.BadRequestError, match="cannot be read"):
