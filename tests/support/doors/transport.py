@@ -24,8 +24,11 @@ from sessions.model.journal_types import Append, HeadPatch
 from sessions.model.request import Request
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
+    CallId,
     CommandId,
     Epoch,
+    FunctionCall,
+    FunctionCallOutput,
     InputText,
     ItemId,
     Message,
@@ -248,6 +251,24 @@ def message(text: str, item: str = ITEM, status: Any = "completed") -> Message:
     return Message(
         id=ItemId(item), parent_id=None, role="assistant", content=content, status=status, created_at=UnixMs(1)
     )
+
+
+def function_call(item: str, arguments: str = "{}", *, name: str = "f", parent: str | None = None) -> FunctionCall:
+    return FunctionCall(
+        id=ItemId(item),
+        parent_id=None if parent is None else ItemId(parent),
+        call_id=CallId("c"),
+        name=name,
+        arguments=arguments,
+        status="completed",
+        created_at=UnixMs(1),
+    )
+
+
+def function_output(item: str, text: str, *, parent: str | None = None, **more: Any) -> FunctionCallOutput:
+    above = None if parent is None else ItemId(parent)
+    about = {"call_id": CallId("c"), "created_at": UnixMs(1), **more}
+    return FunctionCallOutput(id=ItemId(item), parent_id=above, output=text, **about)
 
 
 def delta(text: str, number: int, item: str = ITEM, response: str = RESPONSE) -> ev.OutputTextDelta:

@@ -26,7 +26,6 @@ from sessions.model.commands import SessionCreate
 from sessions.model.errors import BadInput, TooLarge, Unavailable
 from sessions.model.events import AnyEvent, ItemCreated, OutputTextDelta, Record
 from sessions.model.types import (
-    CallId,
     CommandId,
     Epoch,
     FunctionCall,
@@ -41,7 +40,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from tests.support.doors.transport import gateway_over, memory_sessions
+from tests.support.doors.transport import function_output, gateway_over, memory_sessions
 from tests.support.listening_sockets import needs_ipv6
 from transport.addresses import joined
 from transport.auth.authenticator import Authenticator, key_digest
@@ -328,9 +327,7 @@ def test_files_of_code_go_both_ways() -> None:
     create = translate.command_of(pb.SessionCreate(tools=tools), "session_create", id="made", session=None)
     assert isinstance(create, cm.SessionCreate) and [tool.file_ids for tool in create.tools] == [("file-1",), UNSET]
     file = RunFile(file_id="file-2", path="a/b.csv", size=3, source="file-1")
-    output = FunctionCallOutput(
-        id=ItemId("i"), parent_id=None, call_id=CallId("c"), output="x", created_at=UnixMs(1), files=(file,)
-    )
+    output = function_output("i", "x", files=(file,))
     event = translate.event_of(SessionId("s"), Epoch("e"), Span(Record(1, UnixMs(1), ItemCreated(item=output)), None))
     (told,) = event.item_created.item.files
     assert told == pb.RunFile(file_id="file-2", path="a/b.csv", size=3, source="file-1")

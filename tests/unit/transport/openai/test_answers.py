@@ -19,11 +19,8 @@ from sessions.model.generation import ATTENDED
 from sessions.model.request import Request
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
-    CallId,
     CommandId,
     Epoch,
-    FunctionCall,
-    FunctionCallOutput,
     InputImage,
     InputText,
     ItemId,
@@ -42,6 +39,8 @@ from tests.support.doors.transport import (
     begun,
     created,
     delta,
+    function_call,
+    function_output,
     gateway_over,
     key_of,
     memory_sessions,
@@ -337,18 +336,8 @@ async def test_more_choices_than_there_are_and_an_item_that_is_not_there_are_ref
 
 def state() -> dict[str, Any]:
     asked = replace(message("what is 1+1?", "a"), role="user")
-    call = FunctionCall(
-        id=ItemId("b"),
-        parent_id=ItemId("a"),
-        call_id=CallId("c"),
-        name="add\nnow",
-        arguments="```",
-        status="completed",
-        created_at=UnixMs(1),
-    )
-    output = FunctionCallOutput(
-        id=ItemId("d"), parent_id=ItemId("b"), call_id=CallId("c"), output="2", is_error=True, created_at=UnixMs(1)
-    )
+    call = function_call("b", "```", name="add\nnow", parent="a")
+    output = function_output("d", "2", parent="b", is_error=True)
     return {"title": "Sums\nand more", "instructions": "be\nbrief", "items": [asked, call, output], "head": "d"}
 
 

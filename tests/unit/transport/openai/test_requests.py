@@ -12,7 +12,6 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import (
     CallId,
-    FunctionCall,
     InputFile,
     InputImage,
     InputText,
@@ -26,6 +25,7 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
+from tests.support.doors.transport import function_call
 from transport.anthropic.request import MessageParam, MessagesRequest, units_of
 from transport.openai import item_references
 from transport.openai.compaction import behind_compaction, compaction_item, place_of
@@ -115,15 +115,7 @@ async def find(response_id: ResponseId) -> SessionKey:
 
 
 async def load(key: SessionKey) -> State:
-    text = (OutputText(text=f"of {key.session}"),)
-    item = Message(
-        id=ItemId(f"msg_{key.session}_0"),
-        parent_id=None,
-        role="assistant",
-        content=text,
-        status="completed",
-        created_at=UnixMs(1),
-    )
+    item = message(f"msg_{key.session}_0", None, f"of {key.session}", "assistant")
     return {"items": [item], "head": item.id}
 
 
@@ -168,15 +160,7 @@ async def test_a_request_that_names_the_last_item_alone_reads_no_arguments(monke
     async def load_calls(key: SessionKey) -> State:
         state = await load(key)
         first = state["items"][0]
-        call = FunctionCall(
-            id=ItemId(f"fc_{key.session}_1"),
-            parent_id=first.id,
-            call_id=CallId("c"),
-            name="f",
-            arguments="{}",
-            status="completed",
-            created_at=UnixMs(1),
-        )
+        call = function_call(f"fc_{key.session}_1", parent=first.id)
         return {"items": [first, call], "head": call.id}
 
     monkeypatch.delattr(item_references, "compared_arguments")

@@ -13,18 +13,26 @@ from sessions.machine.state import apply, begin
 from sessions.model import events as ev
 from sessions.model.journal_types import Head
 from sessions.model.types import (
-    CallId,
     Epoch,
-    FunctionCall,
-    FunctionCallOutput,
     InputText,
     ItemId,
-    Message,
     OutputText,
     Refusal,
     UnixMs,
 )
-from tests.support.doors.transport import ITEM, RESPONSE, begun, created, delta, key_of, message, private_of, retracted
+from tests.support.doors.transport import (
+    ITEM,
+    RESPONSE,
+    begun,
+    created,
+    delta,
+    function_call,
+    function_output,
+    key_of,
+    message,
+    private_of,
+    retracted,
+)
 from transport.protocol.retraction import BLOT, OutOfSight, Scrubber
 
 
@@ -62,34 +70,9 @@ def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_b
 
 
 def test_every_event_that_repeats_the_text_is_scrubbed() -> None:
-    call = FunctionCall(
-        id=ItemId("call"),
-        parent_id=None,
-        call_id=CallId("c"),
-        name="f",
-        arguments='{"k":"secret"}',
-        status="completed",
-        created_at=UnixMs(1),
-    )
-    output = FunctionCallOutput(
-        id=ItemId("out"), parent_id=None, call_id=CallId("c"), output="a secret", created_at=UnixMs(1)
-    )
-    said = Message(
-        id=ItemId("user"),
-        parent_id=None,
-        role="user",
-        content=(InputText(text="ok"), InputText(text="my secret")),
-        status="completed",
-        created_at=UnixMs(1),
-    )
-    refused = Message(
-        id=ItemId("no"),
-        parent_id=None,
-        role="assistant",
-        content=(Refusal(refusal="not secret"),),
-        status="completed",
-        created_at=UnixMs(1),
-    )
+    call = function_call("call", '{"k":"secret"}')
+    said = replace(message("", "user"), role="user", content=(InputText(text="ok"), InputText(text="my secret")))
+    refused = replace(message("", "no"), content=(Refusal(refusal="not secret"),))
     body = ev.ResponseBody(
         id=RESPONSE,
         created_at=UnixMs(1),
@@ -101,7 +84,7 @@ def test_every_event_that_repeats_the_text_is_scrubbed() -> None:
     common: dict[str, Any] = {"response_id": RESPONSE, "output_index": 0}
     records = log_of(
         ev.ItemCreated(item=said),
-        ev.ItemCreated(item=output),
+        ev.ItemCreated(item=function_output("out", "a secret")),
         ev.ResponseQueued(response_id=RESPONSE, sequence_number=0, response=body, item=said),
         *begun(),
         delta("the secret", 3),

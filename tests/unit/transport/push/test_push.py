@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,12 @@ def key_file(folder: Path, name: str = "push.pem") -> str:
     return str(file)
 
 
+def account_file(folder: Path, **more: Any) -> str:
+    service = GoogleService()
+    service.port = 1
+    return str(service.account_file(folder, **more))
+
+
 def apple(folder: Path, **more: Any) -> dict[str, Any]:
     key = key_file(folder, "apple.p8")
     ids = {"push_apns_key_id": KEY_ID, "push_apns_team": TEAM, "push_apns_app": APP}
@@ -172,9 +179,7 @@ async def test_a_key_opens_the_door_and_relays(tmp_path: Path) -> None:
 
 
 async def test_apples_and_googles_keys_do_without_a_browsers(tmp_path: Path) -> None:
-    service = GoogleService()
-    service.port = 1
-    account = str(service.account_file(tmp_path, token_uri="https://oauth2.googleapis.com/token"))
+    account = account_file(tmp_path, token_uri="https://oauth2.googleapis.com/token")
     settings = Settings(**apple(tmp_path), push_fcm_account=account)
     assert sends_pushes(settings) and not sends_pushes(Settings())
     door = push_door(settings)
@@ -215,9 +220,7 @@ def test_what_is_wrong_with_a_setting_is_said_with_its_name(tmp_path: Path) -> N
     ],
 )
 def test_another_server_in_the_place_of_apples_or_googles_is_held_to_the_same_rules(tmp_path: Path, url: str) -> None:
-    service = GoogleService()
-    service.port = 1
-    account = str(service.account_file(tmp_path))
+    account = account_file(tmp_path)
     for more in (apple(tmp_path, push_apns_url=url), {"push_fcm_account": account, "push_fcm_url": url}):
         with pytest.raises(BadInput) as refused:
             push_relays(Settings(**more), MemoryStore().push, lambda: NOW, Metrics())
@@ -225,15 +228,13 @@ def test_another_server_in_the_place_of_apples_or_googles_is_held_to_the_same_ru
     if url.startswith(("https://push.example/", "https://push.example?")):
         return  # a token address has a path
     with pytest.raises(BadInput, match="token_uri"):
-        push_door(Settings(push_fcm_account=str(service.account_file(tmp_path, token_uri=url))))
+        push_door(Settings(push_fcm_account=account_file(tmp_path, token_uri=url)))
 
 
 def test_a_network_that_is_named_may_hold_a_stand_in(tmp_path: Path) -> None:
-    service = GoogleService()
-    service.port = 1
-    account = str(service.account_file(tmp_path))
+    account = account_file(tmp_path)
     networks = ("127.0.0.0/8",)
-    settings = Settings(push_fcm_account=account, push_fcm_url=service.url, push_networks=networks)
+    settings = Settings(push_fcm_account=account, push_fcm_url="http://127.0.0.1:1", push_networks=networks)
     assert push_door(settings) is not None
     url = "https://push.example:8443/"
     assert push_door(Settings(**apple(tmp_path, push_apns_url=url), push_networks=networks)) is not None
@@ -373,8 +374,9 @@ class Hanging(Sender):
         raise AssertionError
 
 
-async def hanging_world(users: Sequence[str]) -> tuple[World, Hanging]:
-    """Each of them has all the devices that a user may have, and four answers to be told of."""
+@asynccontextmanager
+async def hanging_world(users: Sequence[str]) -> AsyncIterator[tuple[World, Hanging]]:
+    """A running relay. Each of the users has all the devices that a user may have, and four answers to be told of."""
     world, sender = World(), Hanging()
     await world.store.open()
     world.relay = PushRelay(world.push, sender, now_ms=lambda: world.now, metrics=Metrics())
@@ -383,43 +385,35 @@ async def hanging_world(users: Sequence[str]) -> tuple[World, Hanging]:
             await world.push.subscribe(a_device(f"{user}-{number}", user))
         for session in range(4):
             await noted(world.store.journal, f"{user}-{session}", user=user)
-    return world, sender
-
-
-async def test_what_never_answers_holds_up_nobody_else_and_a_user_has_a_share_at_a_time() -> None:
-    world, sender = await hanging_world(["ü", "ben"])
     running = asyncio.create_task(world.relay.run())
     try:
         async with asyncio.timeout(60):
-            await sender.full.wait()
-        await world.push.subscribe(a_device("anas", "ana"))
-        await noted(world.store.journal, "anas", user="ana")
-        async with asyncio.timeout(60):
-            await sender.told.wait()
-        assert sender.on_their_way == {"ü": OF_ONE_USER_MAX, "ben": OF_ONE_USER_MAX}
-        put_off = [due for due in world.due if due < CLAIM_MS]
-        assert len(put_off) == 2 * 3 * SUBSCRIPTIONS_MAX and set(put_off) == {RETRY_MS}
+            yield world, sender
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_what_never_answers_holds_up_nobody_else_and_a_user_has_a_share_at_a_time() -> None:
+    async with hanging_world(["ü", "ben"]) as (world, sender):
+        await sender.full.wait()
+        await world.push.subscribe(a_device("anas", "ana"))
+        await noted(world.store.journal, "anas", user="ana")
+        await sender.told.wait()
+        assert sender.on_their_way == {"ü": OF_ONE_USER_MAX, "ben": OF_ONE_USER_MAX}
+        put_off = [due for due in world.due if due < CLAIM_MS]
+        assert len(put_off) == 2 * 3 * SUBSCRIPTIONS_MAX and set(put_off) == {RETRY_MS}
+
+
 async def test_so_many_are_on_their_way_from_one_relay() -> None:
-    users = [str(number) for number in range(IN_FLIGHT_MAX // OF_ONE_USER_MAX + 2)]
-    world, sender = await hanging_world(users)
-    running = asyncio.create_task(world.relay.run())
-    try:
-        async with asyncio.timeout(60):
-            while sender.on_their_way.total() < IN_FLIGHT_MAX:
-                sender.full.clear()
-                await sender.full.wait()
+    async with hanging_world([str(number) for number in range(IN_FLIGHT_MAX // OF_ONE_USER_MAX + 2)]) as (_, sender):
+        while sender.on_their_way.total() < IN_FLIGHT_MAX:
+            sender.full.clear()
+            await sender.full.wait()
         for _ in range(100):
             await asyncio.sleep(0)
         assert sender.on_their_way.total() == IN_FLIGHT_MAX
         assert max(sender.on_their_way.values()) == OF_ONE_USER_MAX
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 CONTACT = "mailto:us@example.org"

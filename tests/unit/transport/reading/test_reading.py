@@ -21,9 +21,7 @@ from sessions.model.errors import BadInput, Forbidden, Gone, Internal, Limited, 
 from sessions.model.events import Record
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
-    CallId,
     Epoch,
-    FunctionCallOutput,
     InputFile,
     InputText,
     ItemId,
@@ -41,6 +39,7 @@ from tests.support.doors.transport import (
     begun,
     created,
     delta,
+    function_output,
     gateway_over,
     http_client,
     key_of,
@@ -73,6 +72,12 @@ class Sessions:
         return lambda: sinks.remove(sink)
 
 
+class Silent:
+    """Reads nothing."""
+
+    def readable(self, reader: FeedReader) -> None: ...
+
+
 class Nobody:
     """Holds its reader, as a cursor does."""
 
@@ -101,13 +106,9 @@ def test_retractions_are_not_taken_for_known_across_a_gap() -> None:
     assert [offset for offset, _ in feed.retractions] == [11, 14]
 
 
-class Listener:
-    def readable(self, reader: FeedReader) -> None: ...
-
-
 def test_a_tail_ends_when_the_journal_tells_of_a_retraction_behind_it() -> None:
     """The owner that retracted it was not heard here, so the tail holds what was taken back."""
-    feed = Feeds(Sessions()).acquire(KEY, Listener(), JSON).feed  # type: ignore[arg-type]
+    feed = Feeds(Sessions()).acquire(KEY, Silent(), JSON).feed  # type: ignore[arg-type]
     records = tuple(Record(offset, UnixMs(0), message_created("my PIN", f"msg_{offset}")) for offset in (1, 2))
     feed.publish(Published(KEY, Epoch("e"), records))
     assert feed.after(1) is not None
@@ -239,9 +240,7 @@ async def sessions() -> FakeSessions:
     info = ev.SessionInfo(
         model="m", title="Bread", instructions="secret orders", metadata={"a": "secret note"}, created_at=UnixMs(1)
     )
-    output = FunctionCallOutput(
-        id=ItemId("o"), parent_id=ItemId("b"), call_id=CallId("c"), output="secret output", created_at=UnixMs(1)
-    )
+    output = function_output("o", "secret output", parent="b")
     await made.append(
         "s",
         ev.SessionCreated(info=info),
@@ -330,11 +329,8 @@ async def test_a_share_ends_at_once_when_it_is_revoked_or_its_session_deleted(
     async with http_client(gateway) as client:
         one, two = await shared(client), await shared(client)
         path = f"/v1/sessions/s/shares/{one['id']}"
-        assert (await client.delete(path)).json() == {
-            "object": "session.share.deleted",
-            "id": one["id"],
-            "deleted": True,
-        }
+        deleted = {"object": "session.share.deleted", "id": one["id"], "deleted": True}
+        assert (await client.delete(path)).json() == deleted
         assert (await client.delete(path)).status_code == 404
         assert (await texts(client, one["token"]), await texts(client, two["token"])) == (404, ["how?", "so", "thanks"])
         await sessions.append("s", ev.SessionDeleted(), deleted=True)
@@ -342,12 +338,8 @@ async def test_a_share_ends_at_once_when_it_is_revoked_or_its_session_deleted(
         assert (await client.post("/v1/sessions/s/shares", json={})).status_code == 410
         unknown = (await client.get(f"/v1/shares/{'x' * 43}")).json()["error"]
         assert unknown == (await client.get(f"/v1/shares/{one['token']}")).json()["error"]
-    rows = await gateway.store.audit.rows(gateway_tenant(gateway), after=0, limit=9)
+    rows = await gateway.store.audit.rows(TENANT, after=0, limit=9)
     assert [public(row)["action"] for row in rows] == ["session.shared", "session.shared", "session.unshared"]
-
-
-def gateway_tenant(_: Gateway) -> Any:
-    return "local"
 
 
 async def test_an_answer_that_is_being_written_is_not_shared(sessions: FakeSessions, gateway: Gateway) -> None:
@@ -439,7 +431,7 @@ async def test_what_may_not_be_read() -> None:
     sessions = await memory_sessions()
     await sessions.append("s", created(), *begun(), delta("one ", 3))
     source = Source(sessions)
-    feed = source.feeds.acquire(key_of("s"), Listener(), JSON).feed
+    feed = source.feeds.acquire(key_of("s"), Silent(), JSON).feed
     nothing = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k", scopes=())
     with pytest.raises(Forbidden):
         await source.logs.standing(nothing, feed, None, None)
