@@ -15,17 +15,12 @@ import pytest
 
 from actors.peer.frames import ResidentSession
 from persistence.memory.store import MemoryStore
-from sessions.governance.journal_encryption import (
-    EncryptionAction,
-    EncryptionChange,
-    EncryptionStatus,
-    TenantEncryption,
-)
 from sessions.model.audit import INSTALLATION, Audited
 from sessions.model.errors import BadInput, SessileError, Unavailable
 from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Member, View
 from sessions.store import Store
+from tests.support.stores.encryption import Encryption
 from tests.support.stores.journals import NOW
 from transport.cli import audit, encryption, tokens, users
 from transport.cli.api_client import base_of, call
@@ -241,21 +236,6 @@ def test_the_exit_status_says_whether_there_is_something_to_do() -> None:
     assert not has_findings([OK, WARNING], strict=False)
     assert has_findings([OK, WARNING], strict=True) and has_findings([ERROR], strict=False)
     assert not has_findings([OK], strict=True)
-
-
-class Encryption:
-    def __init__(self) -> None:
-        self.calls: list[tuple[EncryptionAction, TenantId | None]] = []
-
-    async def status(self) -> EncryptionStatus:
-        acme = TenantEncryption(
-            tenant=TenantId("acme"), keys=2, destroyed_keys=1, key_id=None, changed_rows=7, finished_at=None
-        )
-        return EncryptionStatus(encrypts=True, stopped=True, tenants=[acme])
-
-    async def act(self, action: EncryptionAction, tenant: TenantId | None) -> EncryptionChange:
-        self.calls.append((action, tenant))
-        return EncryptionChange(changed=3, failed=1 if action == "rewrap" else 0)
 
 
 async def test_commands_act_and_are_audited() -> None:

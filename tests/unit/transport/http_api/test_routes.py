@@ -16,12 +16,6 @@ from actors.peer.frames import Measured
 from actors.peer.links import LinkDown
 from inference.simulated import SimulatedOptions
 from inference.tools.mcp.agreements import StoredPins
-from sessions.governance.journal_encryption import (
-    EncryptionAction,
-    EncryptionChange,
-    EncryptionStatus,
-    TenantEncryption,
-)
 from sessions.load_history import LoadSample
 from sessions.model import commands as cm
 from sessions.model.audit import INSTALLATION, public
@@ -37,6 +31,7 @@ from tests.support.doors.transport import begun, created, delta, gateway_over, h
 from tests.support.mcp.opened import ACME as TOOLS_CALLER
 from tests.support.mcp.opened import opened_servers, stdio_table
 from tests.support.mcp.opened import until as tools_until
+from tests.support.stores.encryption import Encryption
 from tests.support.stores.file_rows import a_file
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.files.multipart import FormFile, UploadForm
@@ -147,21 +142,6 @@ async def test_a_server_without_keys_says_so() -> None:
 
 
 PLACE = "/v1/operator/encryption"
-ENCRYPTION_ACME = TenantEncryption(
-    tenant=TenantId("acme"), keys=2, destroyed_keys=0, key_id="k", changed_rows=7, finished_at=UnixMs(5)
-)
-
-
-class Encryption:
-    def __init__(self) -> None:
-        self.calls: list[tuple[EncryptionAction, TenantId | None]] = []
-
-    async def status(self) -> EncryptionStatus:
-        return EncryptionStatus(encrypts=True, stopped=False, tenants=[ENCRYPTION_ACME])
-
-    async def act(self, action: EncryptionAction, tenant: TenantId | None) -> EncryptionChange:
-        self.calls.append((action, tenant))
-        return EncryptionChange(changed=1)
 
 
 async def test_operators_see_and_change_keys_and_it_is_audited() -> None:
@@ -173,7 +153,7 @@ async def test_operators_see_and_change_keys_and_it_is_audited() -> None:
     async with http_client(gateway, authorization="Bearer operator") as client:
         shown = (await client.get(PLACE)).json()
         assert shown["encrypts"] and shown["tenants"][0]["changed_rows"] == 7
-        assert (await client.post(PLACE, json={"action": "rotate"})).json()["changed"] == 1
+        assert (await client.post(PLACE, json={"action": "rotate"})).json()["changed"] == 3
         assert (await client.post(PLACE, json={"action": "destroy", "tenant": "acme"})).status_code == 200
         for wrong in ({}, {"action": "burn"}, {"action": "rotate", "tenant": ""}):
             assert (await client.post(PLACE, json=wrong)).status_code == 400

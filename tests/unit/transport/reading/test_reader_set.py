@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from sessions.model import events as ev
 from sessions.model.commands import Ok
 from sessions.model.types import CallId, CommandId, Principal, ResponseId, SessionId
+from testbed.engine_client import until
 from tests.support.doors.transport import (
     TENANT,
     FakeSessions,
@@ -40,6 +41,29 @@ async def a_log(sessions: FakeSessions, deltas: int = 10) -> list[ev.Record]:
     return [*records, *more]
 
 
+async def reading(source: Source, **more: Any) -> Rig:
+    """A client that has read the log up to where it stands."""
+    rig = Rig(source, **more)
+    rig.channel.subscribe(point(0))
+    await rig.run()
+    return rig
+
+
+class Gate:
+    """A journal whose pages, as they stood when they were read, come while it is open."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.reads: list[str] = []
+
+    async def __call__(self, call: str, key: Any, effect: Callable[[], Any]) -> Any:
+        page = effect()
+        if call == "read":
+            self.reads.append(key.session)
+            await self.open.wait()
+        return page
+
+
 def types(frames: list[dict[str, Any]]) -> list[str]:
     return [frame["type"] for frame in frames]
 
@@ -52,9 +76,8 @@ async def test_too_far_back_gets_a_snapshot_and_the_start_is_never_too_far() -> 
     await a_log(sessions, 20)
     rig = Rig(Source(sessions, replay_records_max=5))
     rig.channel.subscribe(point(3, "ep_s"))
-    assert [(f["mode"], f["reason"]) for f in await rig.run() if f["type"] == "resumed"] == [
-        ("snapshot", "too_far_back")
-    ]
+    resumed, *_ = await rig.run()
+    assert (resumed["type"], resumed["mode"], resumed["reason"]) == ("resumed", "snapshot", "too_far_back")
     rig.channel.subscribe(point(0))
     assert [f["mode"] for f in await rig.run() if f["type"] == "resumed"] == ["replay"]
 
@@ -83,22 +106,14 @@ async def test_unknown_foreign_and_deleted_sessions_are_gone() -> None:
 
 
 async def test_what_becomes_durable_while_the_journal_is_read_is_neither_lost_nor_repeated() -> None:
-    gate = asyncio.Event()
-
-    async def gated(call: str, key: Any, effect: Callable[[], Any]) -> Any:
-        if call != "read":
-            return effect()
-        page = effect()  # as it stood before ...
-        await gate.wait()
-        return page
-
-    sessions = await memory_sessions(gated)
+    gate = Gate()
+    sessions = await memory_sessions(gate)
     await a_log(sessions, 2)
     rig = Rig(Source(sessions))
     rig.channel.subscribe(point(0))
     await asyncio.sleep(0)
     await sessions.append("s", delta("x", 5), delta("y", 6))
-    gate.set()
+    gate.open.set()
     client = Reading()
     for frame in await rig.run():
         client.take(frame)
@@ -106,14 +121,8 @@ async def test_what_becomes_durable_while_the_journal_is_read_is_neither_lost_no
 
 
 async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
-    gate = asyncio.Event()
-
-    async def gated(call: str, key: Any, effect: Callable[[], Any]) -> Any:
-        if call == "read":
-            await gate.wait()
-        return effect()
-
-    sessions = await memory_sessions(gated)
+    gate = Gate()
+    sessions = await memory_sessions(gate)
     await a_log(sessions, 1)
     rig = Rig(Source(sessions))
     rig.channel.subscribe(point(0))
@@ -122,7 +131,7 @@ async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
     await asyncio.sleep(0)
     rig.channel.subscribe(ResumePoint(session=SessionId("unknown"), offset=0))
     rig.channel.unsubscribe(SessionId("unknown"))
-    gate.set()
+    gate.open.set()
     assert [(f["type"], f.get("from"), f.get("offset")) for f in await rig.run()] == [
         ("resumed", 5, None),
         ("event", None, 5),
@@ -132,15 +141,8 @@ async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
 
 
 async def test_the_logs_of_a_reconnecting_client_are_read_beside_each_other_a_few_at_a_time() -> None:
-    gate, reads = asyncio.Event(), list[str]()
-
-    async def gated(call: str, key: Any, effect: Callable[[], Any]) -> Any:
-        if call == "read":
-            reads.append(key.session)
-            await gate.wait()
-        return effect()
-
-    sessions = await memory_sessions(gated)
+    gate = Gate()
+    sessions = await memory_sessions(gate)
     names = [f"s{number}" for number in range(2 * RESUMES_AHEAD)]
     for name in names:
         await sessions.append(name, created(), *begun())
@@ -149,35 +151,26 @@ async def test_the_logs_of_a_reconnecting_client_are_read_beside_each_other_a_fe
         rig.channel.subscribe(ResumePoint(session=SessionId(name), offset=0))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert reads == names[:RESUMES_AHEAD]
-    gate.set()
+    assert gate.reads == names[:RESUMES_AHEAD]
+    gate.open.set()
     resumed = [frame["session"] for frame in await rig.run() if frame["type"] == "resumed"]
     assert sorted(resumed) == names
 
 
 async def test_a_reader_that_leaves_while_its_page_is_read_is_not_missed() -> None:
-    gate = asyncio.Event()
-
-    async def gated(call: str, key: Any, effect: Callable[[], Any]) -> Any:
-        if reading is not None and call == "read":
-            reading.set()
-            await gate.wait()
-        return effect()
-
-    reading: asyncio.Event | None = None
-
-    sessions = await memory_sessions(gated)
+    gate = Gate()
+    gate.open.set()
+    sessions = await memory_sessions(gate)
     await a_log(sessions, 5)
     source = Source(sessions)
-    rig = Rig(source, window_events=1)
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    reading = asyncio.Event()
+    rig = await reading(source, window_events=1)
+    gate.open.clear()
+    gate.reads.clear()
     rig.channel.ack(S, 1, 0.0)
     rig.flush()
-    await reading.wait()
+    await until(lambda: bool(gate.reads))
     rig.channel.unsubscribe(S)
-    gate.set()
+    gate.open.set()
     assert await rig.run() == []
     assert len(source.feeds) == 0
 
@@ -243,10 +236,7 @@ async def test_one_record_is_encoded_once_for_all_readers_of_an_encoding(monkeyp
     sessions = await memory_sessions()
     await a_log(sessions, 1)
     source = Source(sessions)
-    rigs = [Rig(source, encoding=encoding) for encoding in (JSON, JSON, MSGPACK, MSGPACK, JSON)]
-    for rig in rigs:
-        rig.channel.subscribe(point(0))
-        await rig.run()
+    rigs = [await reading(source, encoding=encoding) for encoding in (JSON, JSON, MSGPACK, MSGPACK, JSON)]
     assert len(source.feeds) == 1
     assert len(sessions.sinks[key_of("s")]) == 1
     made = 0
@@ -278,9 +268,8 @@ async def test_a_second_reader_behind_the_tail_asks_the_journal_nothing() -> Non
     sessions = await memory_sessions(noted)
     await a_log(sessions, 2)
     source = Source(sessions)
-    first, second = Rig(source), Rig(source)
-    first.channel.subscribe(point(0))
-    await first.run()
+    await reading(source)
+    second = Rig(source)
     await sessions.append("s", delta("a", 5))
     await sessions.append("s", delta("b", 6))
     calls.clear()
@@ -295,14 +284,11 @@ async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() ->
     sessions = await memory_sessions()
     await a_log(sessions, 2)
     source = Source(sessions)
-    first, second = Rig(source), Rig(source)
-    first.channel.subscribe(point(0))
-    await first.run()
+    first = await reading(source)
     sinks, sessions.sinks = sessions.sinks, {}
     await sessions.append("s", delta("a", 5), delta("b", 6))
     sessions.sinks = sinks
-    second.channel.subscribe(point(0))
-    await second.run()
+    await reading(source)
     frames = await first.run()
     assert [frame["offset"] for frame in frames] == [8], "two deltas laid together"
 
@@ -330,9 +316,7 @@ async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
 async def test_an_answer_that_overtook_its_event_fetches_it() -> None:
     sessions = await memory_sessions()
     await a_log(sessions, 0)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    await rig.run()
+    rig = await reading(Source(sessions))
     sessions.deaf = True
     (record,) = await sessions.append("s", delta("missed", 3))
     rig.channel.answer(Ok(id=CommandId("c"), offset=record.offset), S, record.offset)
@@ -342,9 +326,7 @@ async def test_an_answer_that_overtook_its_event_fetches_it() -> None:
 async def test_answers_are_not_lost_with_their_reader() -> None:
     sessions = await memory_sessions()
     await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=1)
-    rig.channel.subscribe(point(0))
-    await rig.run()
+    rig = await reading(Source(sessions), window_events=1)
     rig.channel.answer(Ok(id=CommandId("c"), offset=4), S, 4)
     rig.channel.unsubscribe(S)
     assert types(await rig.run()) == ["ok"]
@@ -396,9 +378,7 @@ async def test_a_retraction_that_the_watch_missed_is_obeyed_all_the_same() -> No
     sessions = await memory_sessions()
     await a_log(sessions, 0)
     source = Source(sessions)
-    rig, late = Rig(source), Rig(source)
-    rig.channel.subscribe(point(0))
-    await rig.run()
+    rig, late = await reading(source), Rig(source)
     sessions.deaf = True
     await sessions.append("s", delta("secret", 3), retracted(0, 6))
     sessions.deaf = False
@@ -444,9 +424,7 @@ async def test_what_a_device_read_by_the_journal_counts_as_read() -> None:
     await a_log(sessions, 1)
     source = Source(sessions)
     source.feeds.read_to = lambda key, offset: told.append((key.session, offset))
-    rig = Rig(source)
-    rig.channel.subscribe(point(0))
-    await rig.run()
+    rig = await reading(source)
     assert told == [("s", 5)], "it has caught up"
     await sessions.append("s", delta("live", 3))
     await rig.run()
