@@ -13,6 +13,7 @@ from actors.hosting.orphan_policy import OrphanPolicy
 from inference.simulated import SimulatedOptions
 from sessions.model.types import SessionKey
 from tests.support.doors.openai_server import Serving, serving
+from tests.support.doors.tool_service import ToolService, reply
 
 
 @pytest.fixture
@@ -35,6 +36,14 @@ async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
 @pytest.fixture
 async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[ToolService]:
+    """A service of tools that says how warm it is."""
+    async with ToolService() as made:
+        made.answer = lambda asked: reply({"degrees": 18})
         yield made
 
 

@@ -90,13 +90,6 @@ async def a_world(folder: Path, text: str = LOOPBACK, **more: Any) -> AsyncItera
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[ToolService]:
-    async with ToolService() as made:
-        made.answer = lambda asked: reply({"degrees": 18})
-        yield made
-
-
-@pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(added_tools, "LOOK_S", 0.02)
     async with a_world(tmp_path) as made:

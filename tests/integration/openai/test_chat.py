@@ -18,7 +18,7 @@ from sessions.model import commands as cm
 from sessions.model.events import ItemCreated, ResponseCreated
 from sessions.model.generation import EngineInfo, TokenScore
 from sessions.model.types import INTEGER_MAX, LOCAL_PRINCIPAL, CommandId, SessionId, Tokens
-from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, WEATHER, WEATHER_CALL, ScriptedEngine, Serving, serving
 from transport.history_index import GIVEN_MAX
 
 HELLO: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say something"}]
@@ -31,18 +31,6 @@ async def answer(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -
     messages.append(message.model_dump(exclude_none=True))
     assert message.content is not None
     return str(message.content)
-
-
-async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
-    conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
-    seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
-    for turn in range(3):
-        for user, messages in conversations.items():
-            raw = await client.chat.completions.with_raw_response.create(model=SIMULATED, messages=messages, user=user)
-            seen[user].add(raw.headers["x-session-id"])
-            messages.append(raw.parse().choices[0].message.model_dump(exclude_none=True))
-            messages.append({"role": "user", "content": f"turn {turn}"})
-    assert len(seen["ann"]) == len(seen["bob"]) == 1 and not seen["ann"] & seen["bob"]
 
 
 async def test_a_plain_stream_has_data_lines_and_done_only(http: httpx.AsyncClient) -> None:
@@ -186,6 +174,15 @@ async def completed(client: openai.AsyncOpenAI, prompt: Any = "Once upon a time"
     return await client.completions.create(model=SIMULATED, prompt=prompt, **more)
 
 
+async def texts_of(done: Any, stream: bool) -> dict[int, str]:
+    """The texts of an answer by their choices, whole or streamed."""
+    texts: dict[int, str] = {}
+    for each in [chunk async for chunk in done] if stream else [done]:
+        for choice in each.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    return texts
+
+
 async def test_the_model_reads_the_prompt_and_nothing_else(client: openai.AsyncOpenAI, server: Serving) -> None:
     done = await completed(client, max_tokens=5)
     assert server.engine.prompts[-1][0] == BEGIN and decode(server.engine.prompts[-1][1:]) == "Once upon a time"
@@ -207,10 +204,7 @@ async def test_a_stream_says_what_the_whole_says(client: openai.AsyncOpenAI) -> 
 async def test_several_prompts_and_choices_have_their_places(client: openai.AsyncOpenAI, stream: bool) -> None:
     prompts = ["a river", "a hill"]
     done = await completed(client, prompts, n=2, max_tokens=4, echo=True, stream=stream)
-    texts: dict[int, str] = {}
-    for each in [chunk async for chunk in done] if stream else [done]:
-        for choice in each.choices:
-            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    texts = await texts_of(done, stream)
     assert sorted(texts) == [0, 1, 2, 3]
     assert [texts[index].startswith(prompts[index // 2]) for index in range(4)] == [True] * 4
     if not stream:
@@ -253,10 +247,7 @@ async def test_token_ids_are_the_prompt_as_they_are(client: openai.AsyncOpenAI, 
     for prompt, expected in (([104, 105], [[104, 105]]), ([river, [106]], [river, [106]])):
         done = await completed(client, prompt, max_tokens=4, echo=True, stream=stream)
         assert sorted(map(list, server.engine.prompts[-len(expected) :])) == sorted(expected)
-        texts: dict[int, str] = {}
-        for each in [chunk async for chunk in done] if stream else [done]:
-            for choice in each.choices:
-                texts[choice.index] = texts.get(choice.index, "") + choice.text
+        texts = await texts_of(done, stream)
         assert [texts[index].startswith(decode(tokens)) for index, tokens in enumerate(expected)] == [True] * len(texts)
 
 
@@ -267,9 +258,8 @@ async def test_no_token_is_wanted_and_none_is_written(
     for prompt in ("Once upon", [104, 105]):
         done = await completed(client, prompt, max_tokens=0, echo=True, stream=stream)
         chunks = [chunk async for chunk in done] if stream else [done]
-        assert "".join(choice.text for each in chunks for choice in each.choices) == (
-            prompt if isinstance(prompt, str) else "hi"
-        )
+        text = "".join(choice.text for each in chunks for choice in each.choices)
+        assert text == (prompt if isinstance(prompt, str) else "hi")
         assert chunks[0].choices[0].finish_reason == "length"
         if not stream:
             assert done.usage.completion_tokens == 0 and done.usage.prompt_tokens >= 2
@@ -372,15 +362,7 @@ async def test_an_event_source_stops_behind_the_end_of_an_answer(
         assert again.text == "" if status == 204 else again.text.endswith(whole.text[-200:])
 
 
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tells the weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-CALL = 'Let me see. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+CALL = f"Let me see. {WEATHER_CALL}"
 BARE = '{"name": "weather", "arguments": {"city": "Rome"}}'
 ASK: list[Any] = [{"role": "user", "content": "how is the weather"}]
 
@@ -417,22 +399,6 @@ async def test_a_history_with_calls_of_somebody_else_is_taken(client: openai.Asy
     server.engine.script.append("It rains.")
     done = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
     assert done.choices[0].message.content == "It rains."
-
-
-async def test_a_streamed_call(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script.append(CALL)
-    stream = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], stream=True)
-    text, arguments, names, ends = "", "", [], []
-    async for chunk in stream:
-        (choice,) = chunk.choices
-        text += choice.delta.content or ""
-        ends.append(choice.finish_reason)
-        for call in choice.delta.tool_calls or ():
-            assert call.index == 0 and call.function is not None
-            arguments += call.function.arguments or ""
-            if call.id is not None:
-                names.append(call.function.name)
-    assert (text, names, arguments, ends[-1]) == ("Let me see.", ["weather"], '{"city": "Rome"}', "tool_calls")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])

@@ -15,11 +15,9 @@ from openai.types.responses.response_code_interpreter_tool_call import OutputLog
 from inference.simulated import SimulatedOptions
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
-from tests.support.doors.tool_service import ToolService, opened_tools, reply, tools_toml
+from tests.support.doors.tool_service import ToolService, opened_tools, tools_toml
 
 CODE: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
-PROGRAM: Any = {"type": "function", "name": "program", "server": True}
-WEATHER: Any = {"type": "function", "name": "weather", "server": True}
 TABLES = """
 [tools.code_interpreter]
 kind = "code"
@@ -29,13 +27,6 @@ timeout_s = 5
 
 def call(name: str, code: str) -> str:
     return f"Let me see. <tool_call>\n{json.dumps({'name': name, 'arguments': {'code': code}})}\n</tool_call>"
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ToolService]:
-    async with ToolService() as made:
-        made.answer = lambda asked: reply({"degrees": 18})
-        yield made
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from inference.simulated import SimulatedOptions
 from sessions.model import events as ev
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, WEATHER_CALL, Serving, serving
 from tests.support.doors.tool_service import ToolService, opened_tools, reply, tools_toml
 
 OURS: Any = {"type": "function", "name": "weather", "server": True}
-CALL = 'Let me see. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+CALL = f"Let me see. {WEATHER_CALL}"
 
 
 def output_of(done: Response) -> str:
@@ -28,13 +28,6 @@ def output_of(done: Response) -> str:
     (item,) = [each for each in done.output if each.type == "function_call_output"]
     assert isinstance(item.output, str)
     return item.output
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[ToolService]:
-    async with ToolService() as made:
-        made.answer = lambda asked: reply({"degrees": 18})
-        yield made
 
 
 @pytest.fixture
@@ -100,23 +93,13 @@ async def test_a_stream_is_numbered_through_and_can_be_read_again(
     events = [event async for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [event.type for event in events].count("response.created") == 1 and events[-1].type == "response.completed"
-    assert (
-        len(
-            {getattr(event, "response_id", None) or event.response.id for event in events if hasattr(event, "response")}
-        )
-        == 1
-    )
+    assert len({event.response.id for event in events if hasattr(event, "response")}) == 1
     added = [event.output_index for event in events if event.type == "response.output_item.added"]
     assert added == [0, 1, 2, 3]
     last = events[-1]
     assert last.type == "response.completed"
-    rest = [
-        e
-        async for e in await client.responses.retrieve(
-            last.response.id, stream=True, starting_after=events[-4].sequence_number
-        )
-    ]
-    assert [e.model_dump() for e in rest] == [e.model_dump() for e in events[-3:]]
+    rest = await client.responses.retrieve(last.response.id, stream=True, starting_after=events[-4].sequence_number)
+    assert [event.model_dump() async for event in rest] == [event.model_dump() for event in events[-3:]]
 
 
 async def test_a_chat_client_sees_the_words_alone_and_stays_in_its_session(

@@ -12,13 +12,23 @@ import pytest
 from inference.simulated import SimulatedOptions, decode
 from sessions.model.generation import ThoughtMarks
 from sessions.turn.channels import END, FINAL, START, THOUGHT
-from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
+from tests.support.doors.openai_server import (
+    SIMULATED,
+    WEATHER,
+    WEATHER_CALL,
+    WEATHER_TOOL,
+    ScriptedEngine,
+    Serving,
+    serving,
+)
 
-PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 ASK: list[Any] = [{"role": "user", "content": "how is the weather"}]
 SAID = "<think>\nHm, 2 + 2.\n</think>\n\nFour."
-CALLED = '<think>Look.</think><tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+CALLED = f"<think>Look.</think>{WEATHER_CALL}"
+HARMONY = ThoughtMarks(
+    THOUGHT, END, none=FINAL, end=f"{END}{START}assistant{FINAL}", channels=True, apart=True, efforts=True
+)
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
 
 
 @pytest.fixture
@@ -73,8 +83,7 @@ async def test_responses_show_a_reasoning_item_before_the_message(client: openai
     assert "".join(event.delta for event in deltas) == "Hm, 2 + 2." and {event.output_index for event in deltas} == {0}
     texts = [event for event in events if event.type == "response.output_text.delta"]
     assert {(event.output_index, event.content_index) for event in texts} == {(1, 0)}
-    tool: Any = {"type": "function", **WEATHER["function"]}
-    async with client.responses.stream(model=SIMULATED, input="how is it", tools=[tool]) as stream:
+    async with client.responses.stream(model=SIMULATED, input="how is it", tools=[WEATHER_TOOL]) as stream:
         added: list[Any] = [event async for event in stream if event.type == "response.output_item.added"]
     assert [(event.output_index, event.item.type) for event in added] == [(0, "reasoning"), (1, "function_call")]
 
@@ -82,9 +91,8 @@ async def test_responses_show_a_reasoning_item_before_the_message(client: openai
 async def test_messages_in_channels_are_thoughts_text_and_calls(
     monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
 ) -> None:
-    end = f"{END}{START}assistant{FINAL}"
-    marks = ThoughtMarks(THOUGHT, END, none=FINAL, end=end, channels=True, apart=True, efforts=True)
-    monkeypatch.setattr(ScriptedEngine, "thoughts", marks)
+    end = HARMONY.end
+    monkeypatch.setattr(ScriptedEngine, "thoughts", HARMONY)
     monkeypatch.setattr(ScriptedEngine, "call_format", "harmony")
     called = (
         f"{THOUGHT}Look.{END}{START}assistant<|channel|>commentary<|message|>I look.{END}"
@@ -95,14 +103,10 @@ async def test_messages_in_channels_are_thoughts_text_and_calls(
     assert (message.content, message.reasoning_content) == ("Four.", "Hm, 2 + 2.")
     whole = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER])
     message = whole.choices[0].message
-    assert (whole.choices[0].finish_reason, message.content, message.reasoning_content) == (
-        "tool_calls",
-        "I look.",
-        "Look.",
-    )
+    told = (whole.choices[0].finish_reason, message.content, message.reasoning_content)
+    assert told == ("tool_calls", "I look.", "Look.")
     assert message.tool_calls[0].function.arguments == '{"city": "Rome"}'
-    tool: Any = {"type": "function", **WEATHER["function"]}
-    answer = await client.responses.create(model=SIMULATED, input="how is it", tools=[tool])
+    answer = await client.responses.create(model=SIMULATED, input="how is it", tools=[WEATHER_TOOL])
     assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
     without = await client.chat.completions.with_raw_response.create(
         model=SIMULATED, messages=ASK, reasoning_effort="none"
@@ -113,18 +117,13 @@ async def test_messages_in_channels_are_thoughts_text_and_calls(
         model=SIMULATED, messages=ASK, reasoning_effort="high", extra_body={"thinking_token_budget": 5}
     )
     message = cut.parse().choices[0].message
-    assert (
-        message.content == "Four." and message.reasoning_content and "abcdefghij".startswith(message.reasoning_content)
-    )
+    assert message.content == "Four." and message.reasoning_content
+    assert "abcdefghij".startswith(message.reasoning_content)
     assert decode(server.engine.prompts[-1]).endswith(end)
     assert server.engine.asked[-1].effort == "high" and "warning" not in cut.headers
 
 
-HARMONY = ThoughtMarks(
-    THOUGHT, END, none=FINAL, end=f"{END}{START}assistant{FINAL}", channels=True, apart=True, efforts=True
-)
 LOOKED = f"{THOUGHT}Look.{END}{START}assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
-FORM: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
 
 
 async def test_a_call_in_channels_comes_in_the_place_of_an_answer_in_a_format(
@@ -254,21 +253,17 @@ async def test_a_thought_is_closed_where_its_budget_is_spent(client: openai.Asyn
 
 
 async def test_a_call_comes_in_the_place_of_an_answer_in_a_format(client: openai.AsyncOpenAI, server: Serving) -> None:
-    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
     messages = list(ASK)
-    server.engine.script.append(CALLED.removeprefix("<think>Look.</think>"))
-    first = await client.chat.completions.create(
-        model=SIMULATED, messages=messages, tools=[WEATHER], response_format=form
-    )
+    asked: dict[str, Any] = {"model": SIMULATED, "tools": [WEATHER], "response_format": FORM}
+    server.engine.script.append(WEATHER_CALL)
+    first = await client.chat.completions.create(messages=messages, **asked)
     assert first.choices[0].finish_reason == "tool_calls" and server.engine.asked[-1].text is None
     message = first.choices[0].message
     messages.append(message.model_dump(exclude_none=True))
     assert message.tool_calls
     messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"})
     server.engine.script += ["It is warm.", '{"a": 1}']
-    second = await client.chat.completions.create(
-        model=SIMULATED, messages=messages, tools=[WEATHER], response_format=form
-    )
+    second = await client.chat.completions.create(messages=messages, **asked)
     assert second.choices[0].message.content == '{"a": 1}', "what was said before the format held is dropped"
     assert server.engine.asked[-1].text is not None
     assert second.usage is not None and second.usage.completion_tokens == len('{"a": 1}')

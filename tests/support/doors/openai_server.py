@@ -37,6 +37,14 @@ from transport.http_api.server import Server
 from transport.model_catalog import ModelCard, card_of
 
 SIMULATED = "simulated"
+_WEATHER: Any = {
+    "name": "weather",
+    "description": "Tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+WEATHER: Any = {"type": "function", "function": _WEATHER}  # as chat completions have a function
+WEATHER_TOOL: Any = {"type": "function", **_WEATHER, "strict": False}  # as responses have it
+WEATHER_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
 def smallest(schema: Mapping[str, Any]) -> Any:

@@ -17,18 +17,17 @@ from sessions.model.errors import BadInput, Unauthorized
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, Sampling, SessionId, SessionKey, TenantId
 from testbed.engine_client import until
-from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
+from tests.support.doors.openai_server import (
+    SIMULATED,
+    WEATHER_CALL,
+    WEATHER_TOOL,
+    ScriptedEngine,
+    Serving,
+    serving,
+)
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import key_digest
 from transport.http_api.routes import responses
-
-WEATHER: Any = {
-    "type": "function",
-    "name": "weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    "strict": False,
-}
-CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
 async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: SimulatedOptions) -> None:
@@ -81,21 +80,6 @@ async def test_what_is_not_stored_is_not_shown_again(client: openai.AsyncOpenAI,
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(made.id)
     assert len(server.sessions) == 1
-
-
-async def test_a_call_is_answered_by_the_next_response(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script += [CALL, "Sunny."]
-    first = await client.responses.create(model=SIMULATED, input="weather?", tools=[WEATHER])
-    (call,) = first.output
-    assert call.type == "function_call" and call.arguments == '{"city": "Rome"}'
-    with pytest.raises(openai.APIStatusError) as caught:
-        await client.responses.create(model=SIMULATED, input="well?", previous_response_id=first.id, tools=[WEATHER])
-    assert caught.value.status_code in (400, 409)
-    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
-    second = await client.responses.create(
-        model=SIMULATED, input=[output], previous_response_id=first.id, tools=[WEATHER]
-    )
-    assert second.output_text == "Sunny."
 
 
 async def test_a_key_is_one_request_wherever_its_answer_goes(options: SimulatedOptions) -> None:
@@ -163,12 +147,15 @@ async def test_the_model_forgets_what_was_erased(client: openai.AsyncOpenAI, ser
 async def test_the_arguments_of_a_call_are_erased_with_its_response(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
-    server.engine.script += [CALL, "Sunny.", "And so on."]
-    first = await client.responses.create(model=SIMULATED, input="weather?", tools=[WEATHER])
+    server.engine.script += [WEATHER_CALL, "Sunny.", "And so on."]
+    first = await client.responses.create(model=SIMULATED, input="weather?", tools=[WEATHER_TOOL])
     (call,) = first.output
     assert call.type == "function_call"
     output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
-    more: dict[str, Any] = {"model": SIMULATED, "tools": [WEATHER]}
+    more: dict[str, Any] = {"model": SIMULATED, "tools": [WEATHER_TOOL]}
+    with pytest.raises(openai.APIStatusError) as unanswered:
+        await client.responses.create(input="well?", previous_response_id=first.id, **more)
+    assert unanswered.value.status_code in (400, 409)
     second = await client.responses.create(input=[output], previous_response_id=first.id, **more)
     await client.responses.delete(first.id)
     await client.responses.create(input="what was it", previous_response_id=second.id, **more)
@@ -389,12 +376,6 @@ async def test_nothing_is_deleted_below_what_is_being_written(client: openai.Asy
 
 HELLO = {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}
 MORE = {"role": "user", "content": "and then"}
-ITEM_REFERENCES_WEATHER: Any = {
-    "type": "function",
-    "name": "weather",
-    "parameters": {"type": "object"},
-    "strict": False,
-}
 
 
 def named(item_id: str) -> dict[str, str]:
@@ -429,13 +410,13 @@ async def test_another_history_with_the_same_answers_is_a_session_of_its_own(
 
 
 async def test_a_call_that_is_named_takes_its_output(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script += [CALL, "sunny"]
-    first = await respond(client, [HELLO], tools=[ITEM_REFERENCES_WEATHER])
+    server.engine.script += [WEATHER_CALL, "sunny"]
+    first = await respond(client, [HELLO], tools=[WEATHER_TOOL])
     (call,) = first.output
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
-    second = await respond(client, [HELLO, named(call.id), output], tools=[ITEM_REFERENCES_WEATHER])
+    second = await respond(client, [HELLO, named(call.id), output], tools=[WEATHER_TOOL])
     assert second.output_text == "sunny" and len(server.sessions) == 1
-    stateless = await respond(client, [HELLO, named(call.id), output], tools=[ITEM_REFERENCES_WEATHER], store=False)
+    stateless = await respond(client, [HELLO, named(call.id), output], tools=[WEATHER_TOOL], store=False)
     assert stateless.status == "completed"
 
 
@@ -443,18 +424,16 @@ async def test_a_history_that_names_thoughts_goes_on_where_they_are(
     monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
 ) -> None:
     monkeypatch.setattr(ScriptedEngine, "thoughts", ThoughtMarks("<think>", "</think>"))
-    server.engine.script += [f"<think>I look.</think>{CALL}", "<think>Hm.</think>sunny", "bye", "bye"]
-    called = await respond(client, [HELLO], tools=[ITEM_REFERENCES_WEATHER])
+    server.engine.script += [f"<think>I look.</think>{WEATHER_CALL}", "<think>Hm.</think>sunny", "bye", "bye"]
+    called = await respond(client, [HELLO], tools=[WEATHER_TOOL])
     output = {"type": "function_call_output", "call_id": called.output[1].call_id, "output": "18 degrees"}
     history: list[Any] = [HELLO, *(named(item.id) for item in called.output), output]
-    answered = await respond(client, history, tools=[ITEM_REFERENCES_WEATHER])
+    answered = await respond(client, history, tools=[WEATHER_TOOL])
     assert [item.type for item in answered.output] == ["reasoning", "message"] and answered.output_text == "sunny"
     history += [*(named(item.id) for item in answered.output), MORE]
-    assert (await respond(client, history, tools=[ITEM_REFERENCES_WEATHER])).output_text == "bye"
+    assert (await respond(client, history, tools=[WEATHER_TOOL])).output_text == "bye"
     above = [named(answered.output[0].id), MORE]
-    assert (
-        await respond(client, above, tools=[ITEM_REFERENCES_WEATHER], previous_response_id=answered.id)
-    ).output_text == "bye"
+    assert (await respond(client, above, tools=[WEATHER_TOOL], previous_response_id=answered.id)).output_text == "bye"
     assert len(server.sessions) == 1
     plain = await respond(client, [HELLO])
     with pytest.raises(openai.NotFoundError):
@@ -467,16 +446,16 @@ async def test_calls_that_are_sent_behind_what_is_named_are_those_of_the_session
 ) -> None:
     """With their arguments in the client's own spelling, as the AI SDK sends them."""
     monkeypatch.setattr(ScriptedEngine, "thoughts", ThoughtMarks("<think>", "</think>"))
-    server.engine.script += [f"{before}{CALL}", "sunny", "bye"]
-    called = await respond(client, [HELLO], tools=[ITEM_REFERENCES_WEATHER])
+    server.engine.script += [f"{before}{WEATHER_CALL}", "sunny", "bye"]
+    called = await respond(client, [HELLO], tools=[WEATHER_TOOL])
     named_before, call = called.output
     sent = {"type": "function_call", "call_id": call.call_id, "name": "weather", "arguments": '{"city":"Rome"}'}
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
     history: list[Any] = [HELLO, named(named_before.id), sent, output]
-    answered = await respond(client, history, tools=[ITEM_REFERENCES_WEATHER])
+    answered = await respond(client, history, tools=[WEATHER_TOOL])
     assert answered.output_text == "sunny"
     history += [*(named(item.id) for item in answered.output), MORE]
-    assert (await respond(client, history, tools=[ITEM_REFERENCES_WEATHER])).output_text == "bye"
+    assert (await respond(client, history, tools=[WEATHER_TOOL])).output_text == "bye"
     assert len(server.sessions) == 1
 
 

@@ -18,20 +18,13 @@ from inference.simulated import SimulatedOptions
 from sessions.model.errors import Unauthorized
 from sessions.model.generation import KVPlace
 from sessions.model.types import Principal, SessionKey, TenantId, Tokens
-from tests.support.doors.openai_server import SIMULATED, Serving, another_door, serving
+from tests.support.doors.openai_server import SIMULATED, WEATHER_CALL, WEATHER_TOOL, Serving, another_door, serving
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import key_digest
 from transport.openai.continued import TERMINAL
 
 WAIT_S = 60.0
 ENDED = ("response.completed", "response.incomplete", "response.failed", "error")
-WEATHER: Any = {
-    "type": "function",
-    "name": "weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    "strict": False,
-}
-CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 LONG = "word " * 400
 ENDLESS = "word " * 10_000
 
@@ -120,11 +113,11 @@ async def test_what_is_not_stored_goes_on_too_over_every_connection(
 @pytest.mark.parametrize("store", [True, False])
 async def test_generate_false_brings_up_what_the_next_turn_goes_on_from(server: Serving, store: bool) -> None:
     async with socket(server) as one:
-        warm = await one.turn([], generate=False, store=store, instructions="be brief " * 50, tools=[WEATHER])
+        warm = await one.turn([], generate=False, store=store, instructions="be brief " * 50, tools=[WEATHER_TOOL])
         assert (warm["status"], warm["output"], warm["usage"]["output_tokens"]) == ("completed", [], 0)
         assert "generate" not in warm and warm["usage"]["input_tokens"] > 100
         turn = await one.turn(
-            "hello", store=store, previous_response_id=warm["id"], instructions="be brief " * 50, tools=[WEATHER]
+            "hello", store=store, previous_response_id=warm["id"], instructions="be brief " * 50, tools=[WEATHER_TOOL]
         )
         assert turn["status"] == "completed" and turn["usage"]["input_tokens_details"]["cached_tokens"] > 100
         prepared = await one.turn("and", store=store, previous_response_id=turn["id"], generate=False)
@@ -138,10 +131,10 @@ async def test_what_was_said_over_a_connection_is_found_when_it_is_resent_over_t
 ) -> None:
     """As Codex does: what comes first is prepared, turns bring what is new, and a later process resends everything,
     its calls written anew: they were rendered again, and the whole work behind the first call was computed again."""
-    server.engine.script += [CALL, "It is sunny.", "You are welcome."]
+    server.engine.script += [WEATHER_CALL, "It is sunny.", "You are welcome."]
     opening = {"role": "developer", "content": "Be brief. " * 50}
     question: Any = {"role": "user", "content": "How is Rome?"}
-    same: Any = {"store": store, "tools": [WEATHER], "instructions": "Help."}
+    same: Any = {"store": store, "tools": [WEATHER_TOOL], "instructions": "Help."}
     async with socket(server) as one:
         warm = await one.turn([opening], generate=False, **same)
         asked = await one.turn([question], previous_response_id=warm["id"], **same)
@@ -423,9 +416,9 @@ async def test_a_steered_answer_ends_and_another_goes_on_behind_the_words(server
 
 
 async def test_words_for_an_answer_that_calls_tools_wait_for_their_outputs(server: Serving) -> None:
-    server.engine.script += [CALL, "sunny"]
+    server.engine.script += [WEATHER_CALL, "sunny"]
     async with socket(server) as one:
-        called = await one.turn("how is it", tools=[WEATHER])
+        called = await one.turn("how is it", tools=[WEATHER_TOOL])
         call = called["output"][0]
         await one.send("response.steer", previous_response_id=called["id"], input="in French")
         accepted, pending = await one.event(), await one.event()
@@ -434,7 +427,7 @@ async def test_words_for_an_answer_that_calls_tools_wait_for_their_outputs(serve
             {"type": "function_call_output", "call_id": call["call_id"], "name": "weather"}
         ]
         output = {"type": "function_call_output", "call_id": call["call_id"], "output": "20 degrees"}
-        answer = await one.turn([output], previous_response_id=called["id"], tools=[WEATHER])
+        answer = await one.turn([output], previous_response_id=called["id"], tools=[WEATHER_TOOL])
         assert answer["output"][0]["content"][0]["text"] == "sunny"
     async with server.client() as client:
         items = [item async for item in client.responses.input_items.list(answer["id"], order="asc")]
@@ -442,10 +435,10 @@ async def test_words_for_an_answer_that_calls_tools_wait_for_their_outputs(serve
 
 
 async def test_an_answer_that_is_calling_is_let_end_before_the_words_are_taken_up(server: Serving) -> None:
-    slow = CALL.replace("Rome", "Rome " * 200)
-    server.engine.script += [CALL + slow, "sunny"]
+    slow = WEATHER_CALL.replace("Rome", "Rome " * 200)
+    server.engine.script += [WEATHER_CALL + slow, "sunny"]
     async with socket(server) as one:
-        await one.create("how is it", tools=[WEATHER])
+        await one.create("how is it", tools=[WEATHER_TOOL])
         begun = await one.until("response.output_item.done")
         name = begun[0]["response"]["id"]
         await one.send("response.steer", previous_response_id=name, input="in French")
@@ -455,14 +448,14 @@ async def test_an_answer_that_is_calling_is_let_end_before_the_words_are_taken_u
         required = events[-1]["required_input"]
         assert [each["type"] for each in required] == ["function_call_output"] * 2
         outputs = [{**each, "output": "20 degrees"} for each in required]
-        answer = await one.turn(outputs, previous_response_id=name, tools=[WEATHER])
+        answer = await one.turn(outputs, previous_response_id=name, tools=[WEATHER_TOOL])
         assert answer["output"][0]["content"][0]["text"] == "sunny"
 
 
 async def test_where_an_answer_calls_nothing_after_all_the_words_are_answered_behind_it(server: Serving) -> None:
-    server.engine.script += [CALL + CALL.replace("Rome", "Rome " * 200), "sunny"]
+    server.engine.script += [WEATHER_CALL + WEATHER_CALL.replace("Rome", "Rome " * 200), "sunny"]
     async with socket(server) as one:
-        await one.create("how is it", tools=[WEATHER], max_output_tokens=len(CALL) + 300)
+        await one.create("how is it", tools=[WEATHER_TOOL], max_output_tokens=len(WEATHER_CALL) + 300)
         begun = await one.until("response.output_item.done")
         await one.send("response.steer", previous_response_id=begun[0]["response"]["id"], input="in French")
         events = await one.until("response.incomplete")
@@ -514,12 +507,12 @@ async def test_the_first_bytes_of_an_output_bring_the_kv_back_while_the_rest_com
 
     monkeypatch.setattr(server.engine, "warm", warm)
     monkeypatch.setattr(server.engine, "place", lambda key: KVPlace("host", 10))
-    server.engine.script += [CALL, "sunny"]
+    server.engine.script += [WEATHER_CALL, "sunny"]
     async with socket(server) as one:
-        called = await one.turn("how is it", tools=[WEATHER])
+        called = await one.turn("how is it", tools=[WEATHER_TOOL])
         output = {"type": "function_call_output", "call_id": called["output"][0]["call_id"], "output": "20 " * 100}
         frame = {"type": "response.create", "model": SIMULATED, "previous_response_id": called["id"], "input": [output]}
-        text = json.dumps({**frame, "tools": [WEATHER]})
+        text = json.dumps({**frame, "tools": [WEATHER_TOOL]})
 
         async def pieces() -> AsyncIterator[str]:
             yield text[:300]
