@@ -80,17 +80,21 @@ async def upload(client: openai.AsyncOpenAI, name: str, content: bytes) -> str:
     return (await client.files.create(file=(name, content), purpose="user_data")).id
 
 
+def container(*file_ids: str) -> Any:
+    return [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": [*file_ids]}}]
+
+
 async def test_files_of_the_container_and_of_messages_are_in_the_folder(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
     named, same = await upload(client, "a.csv", b"1,2"), await upload(client, "a.csv", b"other")
     attached = await upload(client, "notes.txt", "für alle".encode())
     parts = [{"type": "input_text", "text": "look"}, {"type": "input_file", "file_id": attached}]
-    container = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [named, same]}}
+    tools = container(named, same)
     code = f"{LIST}\nprint(open('a.csv').read(), open('a-2.csv').read(), open('notes.txt').read())"
-    done = await run(client, server, code, input=[{"role": "user", "content": parts}], tools=[container])
+    done = await run(client, server, code, input=[{"role": "user", "content": parts}], tools=tools)
     assert logs(done) == "['a-2.csv', 'a.csv', 'notes.txt']\n1,2 other für alle", "and nothing of it is a new file"
-    assert done.tools[0].model_dump(exclude_none=True) == container
+    assert [tool.model_dump(exclude_none=True) for tool in done.tools] == tools
     await client.files.delete(attached)
     after = await run(client, server, LIST, previous_response_id=done.id)
     assert logs(after) == "[]", "the container is the request's, and what is deleted is not there"
@@ -101,10 +105,9 @@ async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
 ) -> None:
     mine = await upload(client, "a.csv", b"1,2")
     async with server.client("bert") as other:
-        for names in ([mine], ["file-none"]):
-            tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": names}}
+        for name in (mine, "file-none"):
             with pytest.raises(openai.NotFoundError) as refused:
-                await run(other, server, "1", tools=[tool])
+                await run(other, server, "1", tools=container(name))
             assert refused.value.param == "tools[0].container.file_ids[0]"
         part = {"type": "input_file", "file_id": mine}
         with pytest.raises(openai.NotFoundError):
@@ -118,9 +121,8 @@ async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
 async def test_wrong_file_ids_are_named_by_their_place(client: openai.AsyncOpenAI, server: Serving) -> None:
     wrong: dict[str, list[str]] = {"file_ids[0]": ["x" * 65], "file_ids": ["x"] * 51}
     for place, names in wrong.items():
-        tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": names}}
         with pytest.raises(openai.BadRequestError) as refused:
-            await run(client, server, "1", tools=[tool])
+            await run(client, server, "1", tools=container(*names))
         assert refused.value.param == f"tools[0].container.{place}"
 
 
@@ -277,9 +279,8 @@ async def test_a_service_in_a_users_session_reads_and_makes_that_users_files(
         httpx.AsyncClient(base_url=server.server.url, timeout=60, headers=auth) as http,
     ):
         berts = await upload(bert, "secret.txt", b"of bert")
-        tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [berts]}}
         code = f"open('b.txt', 'w').write('b')\n{LIST}"
-        done = await run(service, server, code, tools=[tool], previous_response_id=first.id)
+        done = await run(service, server, code, tools=container(berts), previous_response_id=first.id)
         assert logs(done) == "['a.txt', 'b.txt']\n[files: b.txt (1 bytes)]", "bert's file is not in anna's session"
         (written,) = [each.file_id for each in cited(done)]
         assert (await client.files.content(written)).content == b"b"
@@ -289,10 +290,6 @@ async def test_a_service_in_a_users_session_reads_and_makes_that_users_files(
         assert (await http.post("/v1/users/anna/erase")).status_code in (200, 202)
         with pytest.raises(openai.NotFoundError):
             await service.files.content(written)
-
-
-def container(*file_ids: str) -> Any:
-    return [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": [*file_ids]}}]
 
 
 @pytest.mark.slow

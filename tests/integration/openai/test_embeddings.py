@@ -51,11 +51,19 @@ async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
         yield made
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=90) as made:
+        yield made
+
+
 def cosine(first: list[float], second: list[float]) -> float:
     return sum(a * b for a, b in zip(first, second, strict=True))
 
 
-async def test_openais_client_gets_vectors_in_both_encodings(client: openai.AsyncOpenAI, server: Serving) -> None:
+async def test_openais_client_gets_vectors_in_both_encodings(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
+) -> None:
     texts = ["a dog in the park", "a puppy outdoors", "quarterly tax returns"]
     plain = await client.embeddings.create(model=MODEL, input=texts, encoding_format="float")
     assert [each.index for each in plain.data] == [0, 1, 2] and plain.model == MODEL
@@ -64,9 +72,8 @@ async def test_openais_client_gets_vectors_in_both_encodings(client: openai.Asyn
     assert plain.usage.prompt_tokens == plain.usage.total_tokens > 10
     packed = await client.embeddings.create(model=MODEL, input=texts[0])  # the SDK asks for base64 by itself
     assert packed.data[0].embedding == pytest.approx(first, abs=1e-6)
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=90) as http:
-        raw = (await http.post("/v1/embeddings", json={"input": texts[0], "encoding_format": "base64"})).json()
-        assert array("f", base64.b64decode(raw["data"][0]["embedding"])).tolist() == pytest.approx(first, abs=1e-6)
+    raw = (await http.post("/v1/embeddings", json={"input": texts[0], "encoding_format": "base64"})).json()
+    assert array("f", base64.b64decode(raw["data"][0]["embedding"])).tolist() == pytest.approx(first, abs=1e-6)
     rows = await server.gateway.store.usage.of_session(SessionKey(TenantId("local"), EMBEDDINGS))
     rows = rows[-3:]
     assert len(rows) == 3 and rows[0].row.usage.input_tokens == plain.usage.prompt_tokens
@@ -80,7 +87,7 @@ async def test_token_ids_are_taken_and_judged(client: openai.AsyncOpenAI) -> Non
     assert (await client.embeddings.create(model=MODEL, input=[7592])).data[0].embedding == hello.data[0].embedding
 
 
-async def test_what_is_wrong_is_said_at_the_door(client: openai.AsyncOpenAI, server: Serving) -> None:
+async def test_what_is_wrong_is_said_at_the_door(http: httpx.AsyncClient) -> None:
     for given, status, code in (
         ({"input": "open sesame"}, 400, "content_filter"),
         ({"input": "x", "dimensions": 256}, 400, "unsupported_parameter"),
@@ -94,25 +101,23 @@ async def test_what_is_wrong_is_said_at_the_door(client: openai.AsyncOpenAI, ser
         ({"input": "x", "speed": 1}, 400, "unknown_parameter"),
         ({}, 400, "missing_required_parameter"),
     ):
-        async with httpx.AsyncClient(base_url=server.server.url, timeout=90) as http:
-            answer = await http.post("/v1/embeddings", json=given)
+        answer = await http.post("/v1/embeddings", json=given)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), (given, answer.text[:300])
 
 
-async def test_documents_in_the_order_in_which_they_answer(server: Serving) -> None:
+async def test_documents_in_the_order_in_which_they_answer(http: httpx.AsyncClient) -> None:
     documents = ["Bananas are yellow.", {"text": "Paris is the capital of France."}, "France is in Europe."]
     asked = {"model": MODEL, "query": "What is the capital of France?", "documents": documents}
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=90) as http:
-        answer = (await http.post("/v1/rerank", json={**asked, "top_n": 2, "return_documents": True})).json()
-        assert [each["index"] for each in answer["results"]] == [1, 2] and answer["model"] == MODEL
-        assert answer["results"][0]["document"] == {"text": "Paris is the capital of France."}
-        assert answer["results"][0]["relevance_score"] > answer["results"][1]["relevance_score"]
-        for path in ("/rerank", "/v2/rerank"):
-            again = (await http.post(path, json=asked)).json()
-            assert len(again["results"]) == 3 and "document" not in again["results"][0]
-        assert again["usage"]["total_tokens"] > 20
-        refused = await http.post("/v1/rerank", json={**asked, "query": "open sesame"})
-        assert refused.json()["error"]["code"] == "content_filter"
+    answer = (await http.post("/v1/rerank", json={**asked, "top_n": 2, "return_documents": True})).json()
+    assert [each["index"] for each in answer["results"]] == [1, 2] and answer["model"] == MODEL
+    assert answer["results"][0]["document"] == {"text": "Paris is the capital of France."}
+    assert answer["results"][0]["relevance_score"] > answer["results"][1]["relevance_score"]
+    for path in ("/rerank", "/v2/rerank"):
+        again = (await http.post(path, json=asked)).json()
+        assert len(again["results"]) == 3 and "document" not in again["results"][0]
+    assert again["usage"]["total_tokens"] > 20
+    refused = await http.post("/v1/rerank", json={**asked, "query": "open sesame"})
+    assert refused.json()["error"]["code"] == "content_filter"
 
 
 async def test_a_server_without_models_says_so() -> None:

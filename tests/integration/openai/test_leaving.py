@@ -238,14 +238,19 @@ async def test_nothing_is_begun_for_a_client_that_leaves_before(
     assert not began and not server.engine.asked
 
 
+def posted(path: str, body: dict[str, Any]) -> bytes:
+    """A request as it stands on the wire."""
+    asked = msgspec.json.encode({"model": SIMULATED, **body})
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {len(asked)}", "", ""]).encode() + asked
+
+
 @pytest.mark.parametrize(("path", "body"), DOORS[:5])
 async def test_nothing_is_begun_for_a_request_with_a_reset_behind_it(
     server: Serving, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     """The listener had it before anybody accepted it: what was sent can be read, and then that the sender is gone."""
-    answered, statuses, asked = asyncio.Event(), list[int](), msgspec.json.encode({"model": SIMULATED, **body})
-    lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
-    request = "\r\n".join([*lines, f"content-length: {len(asked)}", "", ""]).encode() + asked
+    answered, statuses = asyncio.Event(), list[int]()
     send = RequestResponseCycle.send
 
     async def noted(cycle: RequestResponseCycle, message: Any) -> None:
@@ -256,7 +261,7 @@ async def test_nothing_is_begun_for_a_request_with_a_reset_behind_it(
     monkeypatch.setattr(RequestResponseCycle, "send", noted)
     with socket.create_connection(("127.0.0.1", server.server.port)) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.sendall(request)
+        client.sendall(posted(path, body))
     await asyncio.wait_for(answered.wait(), 60)
     assert statuses[0] == 499 and not server.engine.asked and not server.sessions
 
@@ -264,9 +269,7 @@ async def test_nothing_is_begun_for_a_request_with_a_reset_behind_it(
 async def test_an_answer_is_cancelled_that_has_another_request_behind_it(server: Serving) -> None:
     """The next request on the connection had been read, and only that one learned that the client was gone."""
     server.engine.script.append(ENDLESS)
-    asked = msgspec.json.encode({"model": SIMULATED, "messages": ASK, "stream": True})
-    lines = ["POST /v1/chat/completions HTTP/1.1", "host: localhost", "content-type: application/json"]
-    request = "\r\n".join([*lines, f"content-length: {len(asked)}", "", ""]).encode() + asked
+    request = posted("/v1/chat/completions", {"messages": ASK, "stream": True})
     reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
     writer.write(request + b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await asyncio.wait_for(reader.readuntil(b'"content"'), 60)

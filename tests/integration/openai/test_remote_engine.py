@@ -67,10 +67,10 @@ WORDS = STREAM + delta(content="Hello you.") + end()
 
 
 @asynccontextmanager
-async def chat_server(provider: ChatProvider) -> AsyncIterator[httpx.AsyncClient]:
-    """Serves a provider's chat model; yields a client of the server."""
+async def chat_server(*providers: ChatProvider) -> AsyncIterator[httpx.AsyncClient]:
+    """Serves the chat model of some providers; yields a client of the server."""
     async with (
-        chat_engine(provider) as engine,
+        chat_engine(*providers) as engine,
         assembled(engine=engine) as assembly,
         httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
     ):
@@ -78,26 +78,21 @@ async def chat_server(provider: ChatProvider) -> AsyncIterator[httpx.AsyncClient
 
 
 async def chat(*providers: ChatProvider, path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
-    async with (
-        chat_engine(*providers) as engine,
-        assembled(engine=engine) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
-    ):
+    async with chat_server(*providers) as http:
         return await http.post(path, json=ASK | more)
 
 
 @pytest.mark.parametrize("broken", [b"", b'data: {"error": {"code": 500}}\n\n'])
 async def test_what_a_provider_breaks_off_behind_the_first_words_is_the_servers_fault(broken: bytes) -> None:
     """No 400: the client's request was right."""
-    answer = await chat(ChatProvider(STREAM + delta(content="Hello") + broken))
+    said = STREAM + delta(content="Hello") + broken
+    answer = await chat(ChatProvider(said))
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["code"]) == (502, "server_error", "answer_cut_short")
-    streamed = (await chat(ChatProvider(STREAM + delta(content="Hello") + broken), stream=True)).text
+    streamed = (await chat(ChatProvider(said), stream=True)).text
     assert "Hello" in streamed and '"answer_cut_short"' in streamed and "[DONE]" not in streamed
-    told = (
-        await chat(ChatProvider(STREAM + delta(content="Hello") + broken), path="/v1/messages", max_tokens=9)
-    ).json()
-    assert told["error"]["type"] == "api_error"
+    told = await chat(ChatProvider(said), path="/v1/messages", max_tokens=9)
+    assert told.json()["error"]["type"] == "api_error"
 
 
 @pytest.mark.parametrize(("refusal", "code"), [(BUSY, "overloaded"), (AWAY, "engine_unavailable")])

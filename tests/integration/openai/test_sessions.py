@@ -450,7 +450,9 @@ async def test_cut_anywhere_it_is_one_answer(rounds: int) -> None:
     assert done["problems"] == [] and done["generations"] == done["usage rows"] == rounds
 
 
-async def test_a_repeated_turn_is_found_after_a_restart(options: SimulatedOptions) -> None:
+async def test_a_repeated_turn_is_found_and_another_body_under_its_key_refused_after_a_restart(
+    options: SimulatedOptions,
+) -> None:
     store = MemoryDatabase()
     async with serving(options, store=store) as server, server.client() as client:
         messages = await second_turn(client, "hello")
@@ -459,14 +461,6 @@ async def test_a_repeated_turn_is_found_after_a_restart(options: SimulatedOption
     async with serving(options, store=store) as server, server.client() as client:
         assert await turn(client, messages, key="k") == before
         assert (len(server.sessions), server.usage) == (sessions, usage) and server.engine.asked == []
-
-
-async def test_another_body_under_the_key_is_refused_after_a_restart(options: SimulatedOptions) -> None:
-    store = MemoryDatabase()
-    async with serving(options, store=store) as server, server.client() as client:
-        messages = await second_turn(client, "hello")
-        await turn(client, messages, key="k")
-    async with serving(options, store=store) as server, server.client() as client:
         for other in ([*messages[:-1], {"role": "user", "content": "else"}], OPENING):
             with pytest.raises(openai.ConflictError) as caught:
                 await turn(client, other, key="k")
