@@ -13,11 +13,10 @@ from openai.types.responses import ResponseCodeInterpreterToolCall
 from openai.types.responses.response_code_interpreter_tool_call import OutputLogs
 
 from inference.simulated import SimulatedOptions
-from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.doors.code_runs import CODE
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
-from tests.support.doors.tool_service import ToolService, opened_tools, tools_toml
+from tests.support.doors.tool_service import opened_tools
 
-CODE: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 TABLES = """
 [tools.code_interpreter]
 kind = "code"
@@ -25,24 +24,22 @@ timeout_s = 5
 """
 
 
-def call(name: str, code: str) -> str:
-    return f"Let me see. <tool_call>\n{json.dumps({'name': name, 'arguments': {'code': code}})}\n</tool_call>"
+def call(code: str) -> str:
+    function = json.dumps({"name": "code_interpreter", "arguments": {"code": code}})
+    return f"Let me see. <tool_call>\n{function}\n</tool_call>"
 
 
 @pytest.fixture
-async def server(service: ToolService, tmp_path: Path) -> AsyncIterator[Serving]:
-    text = tools_toml(service, weather='idempotency = "key"\n') + TABLES
+async def server(tmp_path: Path) -> AsyncIterator[Serving]:
     async with (
-        opened_tools(tmp_path / "tools.toml", text) as tools,
-        serving(
-            SimulatedOptions(step_base_s=0.001), tools=tools, filters=KeywordFilterSet(input_phrases=["sesame"])
-        ) as made,
+        opened_tools(tmp_path / "tools.toml", TABLES) as tools,
+        serving(SimulatedOptions(step_base_s=0.001), tools=tools) as made,
     ):
         yield made
 
 
 async def test_code_runs_and_its_item_has_what_came_of_it(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script += [call("code_interpreter", "print(6 * 7)"), "It is 42."]
+    server.engine.script += [call("print(6 * 7)"), "It is 42."]
     done = await client.responses.create(model=SIMULATED, input="how much", tools=[CODE])
     assert [item.type for item in done.output] == ["message", "code_interpreter_call", "message"]
     ran = done.output[1]
@@ -61,7 +58,7 @@ async def test_code_runs_and_its_item_has_what_came_of_it(client: openai.AsyncOp
 async def test_a_stream_has_the_events_of_openai_and_can_be_read_again(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
-    server.engine.script += [call("code_interpreter", "1 / 0"), "That went wrong."]
+    server.engine.script += [call("1 / 0"), "That went wrong."]
     stream = await client.responses.create(model=SIMULATED, input="divide", tools=[CODE], stream=True)
     events = [event async for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
