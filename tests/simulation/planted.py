@@ -352,7 +352,7 @@ def a_summary_that_was_asked_for_ends_in_nothing(patch: pytest.MonkeyPatch) -> N
     patch.setattr(sessions.machine.compaction, "give_up", lambda build, input: None)
 
 
-@planted(2000)
+@planted(400, "cut_clients")
 def a_summary_outlives_what_it_has_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.machine.compaction, "void", lambda build, items: None)
 
