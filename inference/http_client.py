@@ -15,6 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import cast
+from weakref import WeakSet
 
 import httptools
 
@@ -32,6 +33,8 @@ class _Exchange(asyncio.Protocol):
 
     def __init__(self, request: bytes, *, events: bool) -> None:
         self._request = request
+        self._aborted = False
+        self.gone = asyncio.Event()  # its socket is closed
         self._parser = httptools.HttpResponseParser(self)
         self._want_events = events
         self._transport: asyncio.Transport | None = None
@@ -49,7 +52,10 @@ class _Exchange(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but ancestry
-        self._transport.write(self._request)
+        if self._aborted:
+            self._transport.abort()
+        else:
+            self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -68,6 +74,7 @@ class _Exchange(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
         framed = self.headers.keys() & {b"content-length", b"transfer-encoding"}
         if exc is None and self.status and self._transport is not None and not framed:
             self.complete = True  # such a body ends with its connection
@@ -108,6 +115,7 @@ class _Exchange(asyncio.Protocol):
             self._transport.resume_reading()
 
     def abort(self) -> None:
+        self._aborted = True
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -176,12 +184,22 @@ class HttpClient:
         self._port = port
         self._authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._tls = tls
+        self._exchanges = WeakSet[_Exchange]()
+        self._closed = False
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
 
     @classmethod
     def unix(cls, socket_path: str) -> HttpClient:
         """Makes a client for a server on a unix socket."""
         return cls("localhost", 80, socket_path=socket_path)
+
+    async def close(self) -> None:
+        """Ends what is under way, and returns when its sockets are closed. From then on calls raise Unavailable."""
+        self._closed = True
+        exchanges = list(self._exchanges)
+        for exchange in exchanges:
+            exchange.abort()
+        await asyncio.gather(*(exchange.gone.wait() for exchange in exchanges))
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Sends a request; returns (status, body) of its short answer."""
@@ -216,14 +234,19 @@ class HttpClient:
         )
         exchange = _Exchange(head.encode() + body, events=events)
         loop = asyncio.get_running_loop()
+        if self._closed:
+            raise _unavailable()
+        self._exchanges.add(exchange)
         try:
             if self.socket_path:
                 await loop.create_unix_connection(lambda: exchange, sock=await _connected(self.socket_path))
             else:
                 await loop.create_connection(lambda: exchange, self._host, self._port, ssl=self._tls)
         except (OSError, UnicodeError) as exc:  # the latter of what can be no host's name
+            exchange.gone.set()
             raise _unavailable() from exc
         except BaseException:
+            exchange.gone.set()
             exchange.abort()
             raise
         return exchange

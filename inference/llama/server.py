@@ -44,6 +44,7 @@ class LlamaServer:
         self._parameters = _parameters(options, context_window, staging_folder)
         self._folder: PrivateFolder | None = None
         self._server: Any = None
+        self._http: HttpClient | None = None
 
     async def start(self) -> HttpClient:
         """Loads the model in a thread. Raises Unavailable when llama.cpp refuses it."""
@@ -67,7 +68,8 @@ class LlamaServer:
             address = self._server.listening_address
             await self.stop()
             raise Unavailable("engine_unavailable", f"This build of llama.cpp listens on {address}, not on a socket.")
-        return HttpClient.unix(path)
+        self._http = HttpClient.unix(path)
+        return self._http
 
     async def has_grammars(self) -> bool:
         """Returns whether requests to this server may name a JSON schema: if no other server of the process has done
@@ -77,7 +79,10 @@ class LlamaServer:
         return await asyncio.to_thread(GRAMMAR_CACHE.claim, self, self._model_path)
 
     async def stop(self) -> None:
-        """Stops the server and frees its memory. Idempotent."""
+        """Stops the server and frees its memory. Idempotent. Requests are ended first: the destructor holds Python's
+        lock until they have ended, so that nobody could send the rest of one."""
+        if self._http is not None:
+            await self._http.close()
         server, self._server = self._server, None
         folder, self._folder = self._folder, None
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -18,6 +19,7 @@ from inference.llama.gguf import _read_ahead, read_ahead, read_model
 from inference.llama.options import LlamaOptions
 from inference.llama.server import LlamaServer, batch_tokens
 from sessions.model.errors import BadInput, Unavailable
+from testbed.engine_client import until
 from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 
 # -- server
@@ -72,6 +74,28 @@ async def test_a_build_that_listens_elsewhere_is_not_used(monkeypatch: pytest.Mo
     with pytest.raises(Unavailable, match="4321"):
         await server.start()
     assert not Path(server._parameters.hostnames[0]).parent.exists()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", b'{"prompt": "a", "n_predict": 100000, "stream": true, "ignore_eos": true}'),
+        ("/tokenize", b'{"content": "' + b"a" * 60_000_000 + b'"}'),
+    ],
+)
+async def test_a_stop_ends_what_is_under_way(path: str, body: bytes, model_path: Path, tmp_path: Path) -> None:
+    """The rest of a request that was sent in part never came, because llama.cpp stops with Python's lock held: the
+    process stood still until llama.cpp's own time-out."""
+    server = LlamaServer(LlamaOptions(model_path=model_path, slots=1), 512, tmp_path)
+    http = await server.start()
+    called = asyncio.create_task(http.stream(path, body))
+    await until(lambda: any(exchange._transport for exchange in http._exchanges))
+    await server.stop()
+    with pytest.raises(Unavailable):
+        await called
+    with pytest.raises(Unavailable):
+        await http.call("GET", "/health")
 
 
 # -- devices
