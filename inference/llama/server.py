@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +54,10 @@ class LlamaServer:
         path = str(self._folder.path / SOCKET)
         self._parameters.hostnames = [path]
         try:
-            self._server = await loop.run_in_executor(None, xllamacpp.Server, self._parameters)
+            self._server = await loop.run_in_executor(None, _started, self._parameters, path)
+        except Unavailable:
+            await self.stop()
+            raise
         except Exception as exc:
             await self.stop()
             raise Unavailable(
@@ -64,10 +68,6 @@ class LlamaServer:
             ) from exc
         finally:
             _restore_signal_handlers()
-        if self._server.listening_address != f"unix://{path}":
-            address = self._server.listening_address
-            await self.stop()
-            raise Unavailable("engine_unavailable", f"This build of llama.cpp listens on {address}, not on a socket.")
         self._http = HttpClient.unix(path)
         return self._http
 
@@ -93,6 +93,19 @@ class LlamaServer:
             GRAMMAR_CACHE.release(self)
         if folder is not None:
             await loop.run_in_executor(None, folder.close)
+
+
+def _started(parameters: Any, path: str) -> Any:
+    """Returns a server whose loop runs: one that is destroyed before, which a cancelled start does, would never end.
+    Blocking. Raises Unavailable for one that does not listen on the socket."""
+    server = xllamacpp.Server(parameters)
+    if (address := server.listening_address) != f"unix://{path}":
+        raise Unavailable("engine_unavailable", f"This build of llama.cpp listens on {address}, not on a socket.")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        connection.sendall(b"GET /lora-adapters HTTP/1.0\r\n\r\n")  # which the loop answers
+        connection.recv(1)
+    return server
 
 
 def _restore_signal_handlers() -> None:
