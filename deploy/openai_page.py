@@ -262,10 +262,10 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "items": honoured("", "test_parameter_table.py::test_items_are_laid_below_a_conversation"),
     },
     "EmbeddingsRequest": {
-        "model": honoured("", "test_embeddings.py::test_what_is_wrong_is_said_at_the_door"),
+        "model": honoured("", "test_embeddings.py::test_wrong_requests_are_refused"),
         "input": honoured("texts or token ids", "test_embeddings.py::test_token_ids_are_taken_and_judged"),
         "encoding_format": honoured("", "test_embeddings.py::test_openais_client_gets_vectors_in_both_encodings"),
-        "dimensions": honoured("", "test_embeddings.py::test_what_is_wrong_is_said_at_the_door"),
+        "dimensions": honoured("", "test_embeddings.py::test_wrong_requests_are_refused"),
         "user": warned("vectors are the same for everybody", "somebody"),
     },
     "ModerationRequest": {

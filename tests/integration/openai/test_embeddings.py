@@ -87,7 +87,7 @@ async def test_token_ids_are_taken_and_judged(client: openai.AsyncOpenAI) -> Non
     assert (await client.embeddings.create(model=MODEL, input=[7592])).data[0].embedding == hello.data[0].embedding
 
 
-async def test_what_is_wrong_is_said_at_the_door(http: httpx.AsyncClient) -> None:
+async def test_wrong_requests_are_refused(http: httpx.AsyncClient) -> None:
     for given, status, code in (
         ({"input": "open sesame"}, 400, "content_filter"),
         ({"input": "x", "dimensions": 256}, 400, "unsupported_parameter"),

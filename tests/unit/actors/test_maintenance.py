@@ -413,7 +413,7 @@ def decided(place: Place, key: SessionKey, at: int) -> ReviewId:
 
 @pytest.mark.parametrize("trouble", ["unfolded", "refused"])
 @virtual
-async def test_a_case_that_cannot_be_told_does_not_keep_others_from_being_told(trouble: str) -> None:
+async def test_a_case_that_cannot_be_reported_holds_up_no_other(trouble: str) -> None:
     async with Place(OPTIONS) as place:
         first = await place.replica("r1")
         keys = [SessionKey(TenantId("local"), SessionId(name)) for name in ("a", "b")]

@@ -49,6 +49,23 @@ async def test_a_unix_socket_is_spoken_to_as_localhost(tmp_path: Path) -> None:
         await HttpClient.unix(str(tmp_path / "none.sock")).call("GET", "/x")
 
 
+@pytest.mark.parametrize("connected", [False, True])
+async def test_closing_ends_what_is_under_way(connected: bool) -> None:
+    asked = asyncio.Event()
+
+    async def handler(_: bytes, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with serving(handler) as (http, _):
+        calls = [asyncio.create_task(http.call("GET", "/x")) for _ in range(3)]
+        await (asked.wait() if connected else asyncio.sleep(0))  # else while they connect
+        await http.close()
+        assert all(isinstance(each, Unavailable) for each in await asyncio.gather(*calls, return_exceptions=True))
+        with pytest.raises(Unavailable):
+            await http.call("GET", "/x")
+
+
 def full(path: str) -> tuple[socket.socket, list[socket.socket]]:
     """A server on that path that accepts nothing, with as many connections before it as the system holds."""
     listener = socket.socket(socket.AF_UNIX)

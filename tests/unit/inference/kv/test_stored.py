@@ -266,7 +266,7 @@ def test_neither_tokens_nor_payload_can_be_read_without_the_key(tmp_path: Path) 
 
 @pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_faults_at_rest_are_all_detected(tmp_path: Path, rounds: int) -> None:
-    """The same faults, and chunks, tenants, sessions and kinds of files exchanged."""
+    """Refuses the same faults, and chunks, tenants, sessions and kinds of files that were exchanged."""
     chance = random.Random(20261121)
     good, later = sealed(tmp_path), sealed(tmp_path, salt="later")
     others = [sealed(tmp_path, key("b")), sealed(tmp_path, key("a", tenant="u")), sealed(tmp_path, data_key=None)]

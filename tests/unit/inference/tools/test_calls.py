@@ -38,7 +38,7 @@ async def through(gate: ToolGates, result: ToolResult, *, concurrency: int = 1) 
     return (await gate.through(request_of("a"), concurrency=concurrency, timeout_s=0.05, work=work)).outcome
 
 
-async def test_without_room_nothing_is_sent_and_one_tenants_calls_leave_room_for_anothers() -> None:
+async def test_without_room_nothing_is_sent_and_a_tenants_calls_leave_room_for_the_next() -> None:
     gate, held = gates(), asyncio.Event()
 
     async def work() -> ToolResult:
