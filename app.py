@@ -387,8 +387,10 @@ async def serve(settings: Settings) -> int:
 
 
 async def finish_answers(runtime: Runtime, server: Server, grpc: GrpcServer | None, drain_s: float) -> None:
-    """Answers under way may end within `drain_s`; then the doors close, and the actors leave memory."""
+    """Answers under way may end within `drain_s`; then the doors end what is left of them and close, and the actors
+    leave memory."""
     await runtime.quiesce(drain_s)
+    server.gateway.drain(answers=True)
     await stop_doors(server, grpc)
     await runtime.close()
 

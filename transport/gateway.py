@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -124,6 +124,15 @@ class GatewayServices(NamedTuple):
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; in a cluster the replicas do
 
 
+class LogStream(Protocol):
+    """A stream that a door writes from a log. `answers`: it ends with its answer, and not only with its client."""
+
+    @property
+    def answers(self) -> bool: ...
+
+    def end(self, error: SessileError) -> None: ...
+
+
 class Gateway:
     """The server as its doors see it: attributes are the services that doors use, methods the operations that all doors
     have in common. `start` and `close` belong to one event loop."""
@@ -171,7 +180,8 @@ class Gateway:
         if self.keys is not None:
             self.keys.subscribe(self.audit)
         register_connection_metrics(self.measures, self.counters)
-        self.leaving = asyncio.Event()  # set once it drains; who waits for events waits for this too
+        self.draining = False  # whether the server is shutting down: it takes nothing new
+        self.streams: set[LogStream] = set()
         self._erase = services.erase
         self._inspect = services.inspect
         self.is_attached = services.is_attached
@@ -210,14 +220,12 @@ class Gateway:
         """Returns the limits in force for a tenant; None if nothing is limited."""
         return None if self._quotas is None else self._quotas.table(tenant)
 
-    @property
-    def draining(self) -> bool:
-        """Whether the server is shutting down: it takes nothing new. Set once, never reset."""
-        return self.leaving.is_set()
-
-    @draining.setter
-    def draining(self, _: Literal[True]) -> None:
-        self.leaving.set()
+    def drain(self, *, answers: bool = False) -> None:
+        """Takes nothing new from now on, and ends with `draining` the streams that would go on without end; with
+        `answers` those of answers too. Idempotent."""
+        self.draining = True
+        for stream in [each for each in self.streams if answers or not each.answers]:
+            stream.end(_leaving())
 
     def count(self, name: str) -> None:
         self.counters[name] += 1
@@ -455,7 +463,11 @@ class Gateway:
     def check_draining(self) -> None:
         """Raises Unavailable if the server is shutting down."""
         if self.draining:
-            raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
+            raise _leaving()
+
+
+def _leaving() -> Unavailable:
+    return Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
 
 
 def session_summary(head: Head) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from transport.websocket.connections import WebSocketConnections
 
 BACKLOG: Final = 4096
 STOP_S: Final = 5.0
+END_S: Final = 1.0  # until streams that were ended have said so to their clients
 WEB: Final = Path(__file__).parent.parent / "web"
 
 log = structlog.get_logger(__name__)
@@ -135,7 +136,7 @@ class Server:
         """Takes no new connections, sends `goaway` to all open ones and returns when they have left. After `after_ms`
         they are closed with 1012, and a little later cut. With `spread` the messages are sent over up to `SPREAD_MS`,
         because all clients reconnect to servers that run already."""
-        self.gateway.draining = True
+        self.gateway.drain()
         door = self._door
         if door is None:
             return
@@ -151,14 +152,18 @@ class Server:
             log.warning("drain_timed_out", connections=len(door.connections))
 
     async def stop(self) -> None:
-        """Closes the port, waits up to `STOP_S` for running requests and ends the rest. Idempotent."""
-        self.gateway.draining = True
+        """Closes the port, waits up to `STOP_S` for running requests, then ends their answers with `draining`, and cuts
+        off what is left. Idempotent."""
+        self.gateway.drain()
         if self._listener is not None:
             self._listener.close()
             for connection in list(self._state.connections):
                 connection.shutdown()
             if self._state.tasks:
                 _, late = await asyncio.wait(self._state.tasks, timeout=STOP_S)
+                self.gateway.drain(answers=True)
+                if late:
+                    _, late = await asyncio.wait(late, timeout=END_S)
                 for task in late:
                     task.cancel()
                 if late:

@@ -61,12 +61,13 @@ class LogCursor:
         self._readable = asyncio.Event()
         self._scrubber: Scrubber | None = None
         self._checked: _CheckedPage | None = None
-        self._ended: SessileError | None = None  # set once the reader's key was revoked or has expired
+        self._ended: SessileError | None = None  # set once the reader's key has ended, or the server leaves
         try:
-            self._unwatch = gateway.access.watch(principal, self._end)
+            self._unwatch = gateway.access.watch(principal, self.end)
         except SessileError:
             gateway.feeds.release(self._reader)
             raise
+        gateway.streams.add(self)
 
     def __enter__(self) -> LogCursor:
         return self
@@ -87,9 +88,11 @@ class LogCursor:
 
     def close(self) -> None:
         self._unwatch()
+        self._gateway.streams.discard(self)
         self._gateway.feeds.release(self._reader)
 
-    def _end(self, error: SessileError) -> None:
+    def end(self, error: SessileError) -> None:
+        """Ends the reading: whoever takes records gets `error`."""
         self._ended = error
         self._readable.set()
 
@@ -99,6 +102,11 @@ class LogCursor:
     def follow(self, responses: Iterable[ResponseId]) -> None:
         """Sets the responses of which this cursor counts as a reader. It reads the whole log all the same."""
         self._reader.follows = frozenset(responses)
+
+    @property
+    def answers(self) -> bool:
+        """Whether this cursor follows certain responses."""
+        return self._reader.follows is not None
 
     @property
     def sole_reader(self) -> bool:
@@ -152,7 +160,8 @@ class LogCursor:
     async def batches(self, after: int, *, live: bool = True) -> AsyncGenerator[tuple[Record, ...], None]:
         """Yields all records behind `after` in order: without end if `live`, otherwise up to the log's present top.
 
-        Ends after `session.deleted`. Raises NotFound, Unauthorized, Unavailable, and StaleCursor."""
+        Ends after `session.deleted`. Raises NotFound, Unauthorized, Unavailable (`draining`: the server leaves), and
+        StaleCursor."""
         feed, position = self._reader.feed, after
         epoch = feed.epoch
         while True:

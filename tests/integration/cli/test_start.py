@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -182,23 +183,51 @@ def test_an_interrupt_that_is_ignored_stays_so(tmp_path: Path) -> None:
     assert status == 2 and "there is no journal in this folder" in errors
 
 
-def test_a_second_interrupt_ends_a_server_that_waits_for_its_answers(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "app.py"), "serve", "--port", "0", "--drain-s", "500", "--engine", "sim"]
+@contextmanager
+def answering(folder: Path, drain_s: int) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """A server that is told to stop while it streams an answer that ends in a day, and the answer's lines."""
+    command = [
+        sys.executable,
+        str(ROOT / "app.py"),
+        "serve",
+        "--port",
+        "0",
+        "--drain-s",
+        str(drain_s),
+        "--engine",
+        "sim",
+    ]
     command += ["--sim-tokens-per-s", "1", "--sim-answer-tokens", "100000", "--log-format", "json"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None and server.stderr is not None
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
         address = server.stdout.readline().removeprefix("Sessile is ready: ").strip()
         with httpx.Client(base_url=address, timeout=60) as http:
             model = http.get("/v1/models").json()["data"][0]["id"]
             turn = {"model": model, "input": "a long story", "stream": True}
             with http.stream("POST", "/v1/responses", json=turn) as answer:
-                next(answer.iter_lines())
+                lines = answer.iter_lines()
+                next(lines)
                 server.send_signal(signal.SIGINT)
-                stopping = next(line for line in map(json.loads, server.stderr) if line["event"] == "stopping")
-                server.send_signal(signal.SIGINT)
-                server.wait(timeout=60)
+                yield server, lines
+
+
+def test_a_second_interrupt_ends_a_server_that_waits_for_its_answers(tmp_path: Path) -> None:
+    with answering(tmp_path, drain_s=500) as (server, _):
+        assert server.stderr is not None
+        stopping = next(line for line in map(json.loads, server.stderr) if line["event"] == "stopping")
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=60)
     assert stopping["answers_s"] == 500 and "Ctrl-C" in stopping["hint"]
     assert server.returncode == -signal.SIGINT
+
+
+def test_an_answer_that_outlasts_the_stop_ends_with_an_error(tmp_path: Path) -> None:
+    """It was cut without a word, and its traceback stood in the log."""
+    with answering(tmp_path, drain_s=1) as (server, lines):
+        *_, last, _ = lines
+        _, logged = server.communicate(timeout=60)
+    assert '"code":"draining"' in last and server.returncode == 0
+    assert "Traceback" not in logged and all(line.startswith("{") for line in logged.splitlines()), logged
 
 
 SERVER = ("uvicorn", "starlette", "grpc", "transport.gateway", "actors.hosting", "inference.factory")

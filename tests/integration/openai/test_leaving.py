@@ -379,3 +379,30 @@ async def test_where_the_gateway_dies_an_answer_ends_that_its_client_would_have_
             assert (last.response.incomplete_details or {}).get("reason") == reason
             shown = await http.get(f"/v1/responses/{last.response.id}")
             assert "attended" not in shown.text
+
+
+@pytest.mark.parametrize(("path", "body"), DOORS[:5])
+async def test_a_server_that_leaves_ends_its_streams_with_an_error(
+    options: SimulatedOptions, path: str, body: dict[str, Any]
+) -> None:
+    """They were cut without a word, five seconds later. The events of a session end with the first step, answers with
+    the second."""
+    async with serving(options) as server, httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        server.engine.script += [ENDLESS, ENDLESS]
+        ask = {"model": SIMULATED, **body}
+        async with (
+            http.stream("POST", path, json={**ask, "stream": True}) as streamed,
+            http.stream("GET", f"/v1/sessions/{streamed.headers['x-session-id']}/events") as followed,
+        ):
+            whole = asyncio.create_task(http.post(path, json=ask))
+            answer = cast(AsyncGenerator[str], streamed.aiter_lines())
+            async with aclosing(answer):
+                await anext(answer)
+                while len(server.sessions) < 2:
+                    await http.get("/healthz")
+                server.gateway.drain()
+                assert "draining" in (await followed.aread()).decode().splitlines()[-2]
+                assert "".join([await anext(answer) for _ in range(9)])
+                server.gateway.drain(answers=True)
+                assert "draining" in "".join([line async for line in answer][-2:])
+            assert (await whole).status_code == 503 and "draining" in (await whole).text

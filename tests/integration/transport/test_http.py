@@ -66,7 +66,7 @@ async def test_health_and_readiness(server: Assembly, http: httpx.AsyncClient) -
     assert "sessile_engine_away 1.0" in (await http.get("/metrics")).text
     server.engine.recover()
     assert (await http.get("/readyz")).status_code == 200
-    server.gateway.draining = True
+    server.gateway.drain()
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["reason"]) == (503, "draining")
     assert (await http.get("/healthz")).status_code == 200

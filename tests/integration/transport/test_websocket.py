@@ -155,7 +155,7 @@ async def test_a_full_and_a_leaving_server_refuse_with_a_time_to_come_back() -> 
             await first.hello()
             refused = (await shake_hands(server.server.port)).handshake
             assert (refused.status, refused.headers["retry-after"]) == (429, "5")
-        server.gateway.draining = True
+        server.gateway.drain()
         refused = (await shake_hands(server.server.port)).handshake
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
 

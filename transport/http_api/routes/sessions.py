@@ -18,7 +18,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, Gone, SessileError
+from sessions.model.errors import BadInput, Gone, SessileError, Unavailable
 from sessions.model.shares import ShareId, ShareLink
 from sessions.model.types import INTEGER_MAX, Epoch, ItemId, Principal, SessionId
 from transport import errors
@@ -262,7 +262,7 @@ async def events(
                 epoch = cursor.epoch
             standing = await cursor.standing(None if epoch is None else Epoch(epoch), after)
     if wait_ms is not None:
-        polled = poll_log(cursor, standing, wait_ms / 1000, gateway.leaving)
+        polled = poll_log(cursor, standing, wait_ms / 1000)
         answered = answer(await sse.cancel_on_disconnect(request, polled, lambda: None))
         answered.headers["cache-control"] = "no-store"
         return answered
@@ -293,9 +293,9 @@ async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[
             yield sse.data(_encode({"error": errors.public(error)}), event="error")
 
 
-async def poll_log(cursor: LogCursor, standing: ResumePlan, wait_s: float, leaving: asyncio.Event) -> list[Any]:
+async def poll_log(cursor: LogCursor, standing: ResumePlan, wait_s: float) -> list[Any]:
     """Returns the frames after a position: those that exist, else the first that come within `wait_s`, else none; none
-    either once the server is `leaving`. `caught_up` is added if no more exist. Closes the cursor."""
+    either once the server is draining. `caught_up` is added if no more exist. Closes the cursor."""
     session = cursor.key.session
     with cursor:
         if standing.mode != "replay":
@@ -304,18 +304,14 @@ async def poll_log(cursor: LogCursor, standing: ResumePlan, wait_s: float, leavi
         if not ready:
             cursor.note_read(standing.position)
         async with aclosing(cursor.batches(standing.position)) as batches:
-            coming = asyncio.ensure_future(anext(batches))
-            ending = asyncio.ensure_future(leaving.wait())
-            waits = (coming,) if ready else (coming, ending)
             try:
-                await asyncio.wait(waits, timeout=PAGE_S if ready else wait_s, return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
-                    return []
-                records = coming.result()
-            finally:
-                coming.cancel()
-                ending.cancel()
-                await asyncio.wait((coming, ending))
+                records = await asyncio.wait_for(anext(batches), PAGE_S if ready else wait_s)
+            except TimeoutError:
+                return []
+            except Unavailable as error:
+                if error.code != "draining":
+                    raise
+                return []
         spans = [event_frame(session, standing.epoch, *span) for span in merged(records)]
         return [*spans, *_caught_up(cursor, records[-1].offset)]
 
