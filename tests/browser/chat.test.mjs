@@ -29,9 +29,10 @@ afterEach(async () => {
   open.clear();
 });
 
-async function visit({ at = server, path = "", ...options } = {}) {
+async function visit({ at = server, path = "", before = async () => {}, ...options } = {}) {
   const page = await browser.page({ reducedMotion: "reduce", ...options });
   open.add(page);
+  await before(page);
   await page.goto(at.url + path);
   return page;
 }
@@ -157,7 +158,7 @@ test("conversations are pinned, foldered, renamed, deleted and found from the li
   await page.waitForSelector(".snippet mark");
   assert.match((await texts(page, ".row")).join(), /Lights at sea.*lighthouse at night/);
   await accessible(page, "search");
-  await page.focus("#search"); // a phone's screen has no list, and so no focus in it
+  await page.click("#search"); // a phone's screen has no list, and so no focus in it
   await page.keyboard.press("Escape");
   await page.waitForSelector(".fold");
   await page.reload();
@@ -432,8 +433,12 @@ test("another model may answer in a conversation; one that is not there is named
 });
 
 test("a conversation has its settings, presets keep them, and each answer says when, how much, for how much and by whom", async () => {
-  const page = await ready({ bypassCSP: true });
-  await page.keyboard.press("Control+Shift+Comma");
+  let release = () => {};
+  const asked = new Promise((resolve) => (release = resolve));
+  const before = (page) => page.route("**/v1/models", (route) => asked.then(() => route.continue()));
+  const page = await ready({ bypassCSP: true, before });
+  await page.keyboard.press("Control+Shift+Comma"); // as soon as the page is there: its models may not be
+  release();
   await page.waitForSelector("#settings[open]");
   assert.equal(await page.inputValue("#set-model"), "simulated");
   assert.match(await page.textContent("#set-model-facts"), / tokens · \$0\.15 in, \$0\.60 out per million$/);

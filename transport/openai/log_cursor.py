@@ -92,8 +92,8 @@ class LogCursor:
         self._gateway.feeds.release(self._reader)
 
     def end(self, error: SessileError) -> None:
-        """Ends the reading: whoever takes records gets `error`."""
-        self._ended = error
+        """Ends the reading: whoever takes records gets the first `error`."""
+        self._ended = self._ended or error
         self._readable.set()
 
     def readable(self, reader: FeedReader) -> None:

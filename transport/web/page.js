@@ -78,6 +78,8 @@ const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ (
 const untitled = new UntitledConversations();
 /** @type {import("./settings.js").Model[]} */
 let models = [];
+/** Until the models were read, for the first time or again. */
+let reading = Promise.resolve();
 /** What the next new conversation is made with. @type {Settings} */
 let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
 /** The model that answers the next message of a conversation, where another one was chosen. @type {Map<string, string>} */
@@ -451,6 +453,7 @@ async function openSettings() {
   const of = session;
   const before = of === null ? fresh : await settingsOf(of);
   if (before === null) return;
+  if (models.length === 0) await reading;
   if (of !== null) before.model = chosenModels.get(String(of.id)) ?? before.model;
   const after = await edited(before, models, of === null);
   if (after === null) return;
@@ -657,7 +660,7 @@ client.on("status", (status) => {
   link.show(status);
   if (status.phase === "ready" && !wasReady) {
     void list.load(false).then(entitleOthers);
-    void readModels();
+    reading = readModels();
     account.known();
     void push.offer().catch(() => undefined); // without it the page is whole
   }
