@@ -50,7 +50,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "jvm": make("jvm"),
     "simulator": (sys.executable, "-m", "tests.simulation.seeds", "--first", "60", "--seeds", "2000"),
     "planted": pytest("-m", "slow", "tests/simulation"),
-    "examples": pytest("-m", "not slow", "tests/unit", "tests/contract", "clients/python/tests"),
+    "examples": pytest("-m", "hypothesis and not slow", "tests/unit", "tests/contract", "clients/python/tests"),
     "slow": pytest("-m", "slow and not (browser or chaos or containers or vllm)", *OTHERS),
     "attacks": pytest("-m", "not vllm", "tests/attacks"),
     "proxies": make("test-proxies"),

@@ -172,7 +172,7 @@ async def turn_with_tools(
         owner.power.on_pass = on_pass
         ok = await gateway.say(key, "book it", tokens=400)
         assert ok.response_id is not None
-        await until(lambda: _ended(made, key), limit_s=120.0)
+        await until(lambda: _ended(made, key), step_s=0.05, limit_s=120.0)
         owner.power.on_pass, words = None, owner.power.passed - begun
         if fault == "stop" and broke:
             await advance(30.0)

@@ -302,8 +302,7 @@ def read_answer(
 
 
 def cuts(text: str) -> Iterator[list[str]]:
-    """Yields a text in two parts, cut at every byte. A cut inside a character comes before it, as engines do it."""
-    data = text.encode()
-    for at in range(len(data) + 1):
-        begin = data[:at].decode(errors="ignore")
-        yield [part for part in (begin, text[len(begin) :]) if part]
+    """Yields a text whole, then in two parts, cut before each character: engines keep back what is cut inside one."""
+    yield [text] if text else []
+    for at in range(1, len(text)):
+        yield [text[:at], text[at:]]
