@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -124,15 +124,6 @@ class GatewayServices(NamedTuple):
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; in a cluster the replicas do
 
 
-class LogStream(Protocol):
-    """A stream that a door writes from a log. `answers`: it ends with its answer, and not only with its client."""
-
-    @property
-    def answers(self) -> bool: ...
-
-    def end(self, error: SessileError) -> None: ...
-
-
 class Gateway:
     """The server as its doors see it: attributes are the services that doors use, methods the operations that all doors
     have in common. `start` and `close` belong to one event loop."""
@@ -181,7 +172,7 @@ class Gateway:
             self.keys.subscribe(self.audit)
         register_connection_metrics(self.measures, self.counters)
         self.draining = False  # whether the server is shutting down: it takes nothing new
-        self.streams: set[LogStream] = set()
+        self.ends_answers = False  # and whether it waits for answers no longer
         self._erase = services.erase
         self._inspect = services.inspect
         self.is_attached = services.is_attached
@@ -221,11 +212,11 @@ class Gateway:
         return None if self._quotas is None else self._quotas.table(tenant)
 
     def drain(self, *, answers: bool = False) -> None:
-        """Takes nothing new from now on, and ends with `draining` the streams that would go on without end; with
-        `answers` those of answers too. Idempotent."""
+        """Takes nothing new from now on. What reads a log over HTTP without end gets what is there and then `draining`;
+        with `answers`, so does what reads an answer. Idempotent."""
         self.draining = True
-        for stream in [each for each in self.streams if answers or not each.answers]:
-            stream.end(_leaving())
+        self.ends_answers = self.ends_answers or answers
+        self.feeds.wake()
 
     def count(self, name: str) -> None:
         self.counters[name] += 1
@@ -463,11 +454,7 @@ class Gateway:
     def check_draining(self) -> None:
         """Raises Unavailable if the server is shutting down."""
         if self.draining:
-            raise _leaving()
-
-
-def _leaving() -> Unavailable:
-    return Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
+            raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
 
 
 def session_summary(head: Head) -> dict[str, Any]:

@@ -61,13 +61,12 @@ class LogCursor:
         self._readable = asyncio.Event()
         self._scrubber: Scrubber | None = None
         self._checked: _CheckedPage | None = None
-        self._ended: SessileError | None = None  # set once the reader's key has ended, or the server leaves
+        self._ended: SessileError | None = None  # set once the reader's key was revoked or has expired
         try:
-            self._unwatch = gateway.access.watch(principal, self.end)
+            self._unwatch = gateway.access.watch(principal, self._end)
         except SessileError:
             gateway.feeds.release(self._reader)
             raise
-        gateway.streams.add(self)
 
     def __enter__(self) -> LogCursor:
         return self
@@ -88,12 +87,10 @@ class LogCursor:
 
     def close(self) -> None:
         self._unwatch()
-        self._gateway.streams.discard(self)
         self._gateway.feeds.release(self._reader)
 
-    def end(self, error: SessileError) -> None:
-        """Ends the reading: whoever takes records gets the first `error`."""
-        self._ended = self._ended or error
+    def _end(self, error: SessileError) -> None:
+        self._ended = error
         self._readable.set()
 
     def readable(self, reader: FeedReader) -> None:
@@ -102,11 +99,6 @@ class LogCursor:
     def follow(self, responses: Iterable[ResponseId]) -> None:
         """Sets the responses of which this cursor counts as a reader. It reads the whole log all the same."""
         self._reader.follows = frozenset(responses)
-
-    @property
-    def answers(self) -> bool:
-        """Whether this cursor follows certain responses."""
-        return self._reader.follows is not None
 
     @property
     def sole_reader(self) -> bool:
@@ -160,7 +152,7 @@ class LogCursor:
     async def batches(self, after: int, *, live: bool = True) -> AsyncGenerator[tuple[Record, ...], None]:
         """Yields all records behind `after` in order: without end if `live`, otherwise up to the log's present top.
 
-        Ends after `session.deleted`. Raises NotFound, Unauthorized, Unavailable (`draining`: the server leaves), and
+        Ends after `session.deleted`. Raises NotFound, Unauthorized, Unavailable (`draining`: behind what is there), and
         StaleCursor."""
         feed, position = self._reader.feed, after
         epoch = feed.epoch
@@ -187,8 +179,10 @@ class LogCursor:
                 await self._wait_for_more()
 
     async def _wait_for_more(self) -> None:
-        """Waits until the feed has more. Raises Unavailable if the cursor follows responses and no replica has had the
-        session for two checks in a row."""
+        """Waits until the feed has more. Raises Unavailable if the server leaves, or if the cursor follows responses
+        and no replica has had the session for two checks in a row."""
+        if self._reader.follows is None or self._gateway.ends_answers:
+            self._gateway.check_draining()
         if self._reader.follows is None:
             await self._readable.wait()
             return

@@ -423,6 +423,12 @@ class Feeds:
             self._warm.pop(feed, None)
             del self._feeds[feed.key]
 
+    def wake(self) -> None:
+        """Has all readers look again, though nothing new has come."""
+        for feed in self._feeds.values():
+            for reader in feed.readers:
+                reader.listener.readable(reader)
+
     def warmed(self, feed: Feed) -> None:
         self._warm[feed] = None
 

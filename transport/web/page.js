@@ -78,8 +78,7 @@ const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ (
 const untitled = new UntitledConversations();
 /** @type {import("./settings.js").Model[]} */
 let models = [];
-/** Until the models were read, for the first time or again. */
-let reading = Promise.resolve();
+let reading = Promise.resolve(); // until they are known
 /** What the next new conversation is made with. @type {Settings} */
 let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
 /** The model that answers the next message of a conversation, where another one was chosen. @type {Map<string, string>} */
@@ -451,9 +450,8 @@ async function rate(responseId, rating) {
 
 async function openSettings() {
   const of = session;
-  const before = of === null ? fresh : await settingsOf(of);
+  const [before] = await Promise.all([of === null ? fresh : settingsOf(of), models.length > 0 || reading]);
   if (before === null) return;
-  if (models.length === 0) await reading;
   if (of !== null) before.model = chosenModels.get(String(of.id)) ?? before.model;
   const after = await edited(before, models, of === null);
   if (after === null) return;

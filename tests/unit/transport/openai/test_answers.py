@@ -369,6 +369,19 @@ async def test_a_page_is_scrubbed_of_what_was_retracted_later() -> None:
         assert cursor.retracted(ResponseId("resp_1"), "test") and not cursor.retracted(ONE, "test")
 
 
+async def test_what_reads_a_log_gets_all_that_is_there_before_the_server_ends_it() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun(), delta("a", 3))
+    gateway = gateway_over(sessions)
+    for follows, answers in ((None, False), ([ONE], True)):
+        with LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=follows) as cursor:
+            gateway.drain(answers=answers)
+            records = cursor.records(0)
+            assert [(await anext(records)).offset for _ in range(5)] == [1, 2, 3, 4, 5]
+            error = await outcome(anext(records))
+            assert isinstance(error, Unavailable) and error.code == "draining"
+
+
 @virtual
 async def test_an_answer_that_nobody_can_be_writing_is_not_awaited_for_ever() -> None:
     sessions = await memory_sessions()
